@@ -1,0 +1,1 @@
+"""Thin: parse, resolve, call, print."""

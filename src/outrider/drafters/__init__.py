@@ -1,0 +1,1 @@
+"""What guesses. One file or folder per drafter; only the catalogue sees them all."""

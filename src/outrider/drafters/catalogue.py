@@ -1,0 +1,30 @@
+"""Every drafter by name. Adding one is a file and a line here."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from outrider.drafters import draft_model, ngram, suffix
+from outrider.drafters.base import Drafter, DrafterSetting
+from outrider.errors import ConfigError, unknown_name
+
+DrafterFactory = Callable[[DrafterSetting], Drafter]
+
+DRAFTERS: Final[Mapping[str, DrafterFactory]] = MappingProxyType(
+    {
+        "ngram": ngram.build,
+        "suffix": suffix.build,
+        "draft-model": draft_model.build,
+    }
+)
+
+
+def drafter_factory(method: str) -> DrafterFactory:
+    """Look a drafter up.
+
+    Raises:
+        ConfigError: There is none of this name; the message lists what there is.
+    """
+    if method not in DRAFTERS:
+        raise ConfigError(unknown_name("speculative method", method, DRAFTERS))
+    return DRAFTERS[method]

@@ -1,0 +1,62 @@
+"""What the user asked for in speculation. The engine's config holds one of these or none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from outrider.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """Which drafter runs and how; the keys follow vLLM's `--speculative-config`."""
+
+    method: str
+    """A drafter from the catalogue: ngram, suffix, draft-model."""
+    model: str | None = None
+    """Checkpoint of the drafter, for methods that need one."""
+    num_speculative_tokens: int | None = None
+    """Longest draft; None takes the method's own default."""
+    prompt_lookup_min: int = 2
+    """ngram: shortest suffix that counts as a match."""
+    prompt_lookup_max: int = 5
+    """ngram: longest suffix that is looked up."""
+    suffix_decoding_max_cached_tokens: int = 0
+    """suffix: tokens of earlier outputs of this process to draft from as well; 0 for none."""
+    suffix_decoding_min_token_prob: float = 0.3
+    """suffix: a draft ends where its estimated survival falls below this."""
+
+    def __post_init__(self) -> None:
+        """Normalise vLLM's spelling and refuse what no drafter can do."""
+        object.__setattr__(self, "method", self.method.replace("_", "-"))
+        length = self.num_speculative_tokens
+        if length is not None and length < 1:
+            raise ConfigError(
+                f"num_speculative_tokens is {length}, but it must be 1 or more; "
+                "leave the speculative config out to turn speculation off"
+            )
+        if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
+            raise ConfigError(
+                f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max is "
+                f"{self.prompt_lookup_max}, but 1 <= min <= max must hold"
+            )
+        if not 0 <= self.suffix_decoding_min_token_prob <= 1:
+            raise ConfigError(
+                f"suffix_decoding_min_token_prob is {self.suffix_decoding_min_token_prob}, "
+                "but it is a probability"
+            )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Build from a mapping such as the JSON of `--speculative-config`.
+
+        Raises:
+            ConfigError: A key is unknown (the nearest one is suggested) or a value is refused.
+        """
+        known = {f.name for f in fields(cls)}
+        for name in options:
+            if name not in known:
+                raise ConfigError(unknown_name("key in the speculative config", name, known))
+        if "method" not in options:
+            raise ConfigError("the speculative config has no method; add for example 'ngram'")
+        return cls(**options)

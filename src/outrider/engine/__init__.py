@@ -1,0 +1,1 @@
+"""One step: admit, draft, choose lengths, score, judge, commit."""

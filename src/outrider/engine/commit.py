@@ -1,0 +1,120 @@
+"""Verdict → committed tokens: append, stop rules, roll-back. See tensor/batch.py for the picture.
+
+Inside an accepted run the order of events is token order: the first of stop token, stop string,
+max_tokens and context limit wins, and nothing after it is delivered, counted or left cached.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Finish, FinishReason, Origin, Outcome, RowOutcome
+from outrider.core.sequence import Sequence
+from outrider.engine.detokenize import TextStream
+from outrider.kvcache.view import CacheView
+from outrider.sampling.logprobs import token_logprobs
+from outrider.tensor.batch import BatchRow
+from outrider.tensor.window import RowVerdict, Scores, Verdict, VerifyWindow
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """What ends every request of this engine."""
+
+    stop_tokens: frozenset[int]
+    max_context_len: int
+
+
+def commit(
+    window: VerifyWindow,
+    scores: Scores,
+    verdict: Verdict,
+    views: Mapping[RequestId, CacheView],
+    streams: Mapping[RequestId, TextStream],
+    rules: StopRules,
+) -> Outcome:
+    """Append what held to every sequence and forget what did not."""
+    outcomes = []
+    for i, (row, verdict_row) in enumerate(zip(window.batch, verdict.rows, strict=True)):
+        sequence, view = row.sequence, views[row.sequence.id]
+        if verdict_row is None:
+            view.advance(sequence.tokens, row.kv_len + row.num_known)
+            outcomes.append(RowOutcome(sequence.id, row.num_known, 0, 0, 0, (), is_finished=False))
+            continue
+        outcomes.append(_commit_row(window, i, verdict_row, streams.get(sequence.id), rules))
+        if sequence.params.logprobs is not None and outcomes[-1].committed:
+            _record_logprobs(sequence, scores, scores.first_row[i], outcomes[-1].committed)
+        if verdict_row.failure is None:
+            # The anchor is never cached: everything before it is, whatever the stop rules cut.
+            view.advance(sequence.tokens, len(sequence) - 1)
+    return Outcome(tuple(outcomes))
+
+
+def _commit_row(
+    window: VerifyWindow,
+    index: int,
+    verdict: RowVerdict,
+    stream: TextStream | None,
+    rules: StopRules,
+) -> RowOutcome:
+    row: BatchRow = window.batch.rows[index]
+    sequence = row.sequence
+    drafts = window.drafts[index].tokens
+    before = len(sequence)
+    if verdict.failure is not None:
+        sequence.finish = Finish(FinishReason.ERROR, verdict.failure)
+    else:
+        run = [(token, Origin.ACCEPTED) for token in drafts[: verdict.accepted]]
+        for token, origin in [*run, (verdict.added, verdict.origin)]:
+            sequence.tokens.append(token)
+            sequence.origins.append(origin)
+            sequence.finish = _finish_after(sequence, token, stream, rules)
+            if sequence.finish is not None:
+                break
+        sequence.acceptance.record(
+            drafted=window.drafted[index],
+            verified=len(drafts),
+            accepted=verdict.accepted,
+            delivered=len(sequence) - before,
+        )
+        sequence.num_rounds += 1
+    if stream is not None:
+        sequence.text = stream.text
+    return RowOutcome(
+        request_id=sequence.id,
+        num_cached=row.num_known + verdict.accepted,
+        drafted=window.drafted[index],
+        verified=len(drafts),
+        accepted=verdict.accepted,
+        committed=tuple(sequence.tokens[before:]),
+        is_finished=sequence.finish is not None,
+    )
+
+
+def _finish_after(
+    sequence: Sequence, token: int, stream: TextStream | None, rules: StopRules
+) -> Finish | None:
+    """Say whether the request ends with the token just appended."""
+    params = sequence.params
+    # A stop before min_tokens is no stop; the tokens themselves are masked by the warp.
+    may_stop = sequence.num_output >= params.min_tokens
+    is_stop = token in params.stop_token_ids or (
+        token in rules.stop_tokens and not params.ignore_eos
+    )
+    if is_stop and may_stop:
+        return Finish(FinishReason.STOP, token)
+    stopped_by = stream.push(token, may_stop=may_stop) if stream is not None else None
+    if stopped_by is not None:
+        return Finish(FinishReason.STOP, stopped_by)
+    if sequence.num_remaining <= 0 or len(sequence) >= rules.max_context_len:
+        return Finish(FinishReason.LENGTH)
+    return None
+
+
+def _record_logprobs(
+    sequence: Sequence, scores: Scores, first: int, committed: Tokens[int]
+) -> None:
+    rows = scores.logits[first : first + len(committed)]
+    assert sequence.params.logprobs is not None
+    sequence.logprobs.extend(token_logprobs(rows, committed, sequence.params.logprobs))

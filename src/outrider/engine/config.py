@@ -1,0 +1,67 @@
+"""What the user asked for. Frozen; what the machine makes of it is `resolve.EnginePlan`."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from outrider.core.request import VERIFY_RULES, VerifyRule
+from outrider.drafters.config import SpeculativeConfig
+from outrider.errors import ConfigError, unknown_name
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+LengthPolicyName = Literal["off", "fixed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One engine. Serialisable; every default of the product is written here and nowhere else."""
+
+    model: str
+    """A name from `outrider models`, a Hugging Face id or directory, or a GGUF file."""
+    speculative: SpeculativeConfig | None = None
+    """None decodes plainly."""
+    verify_rule: VerifyRule = "matching"
+    """matching gives the same tokens as plain decoding; rejection the same distribution."""
+    length_policy: LengthPolicyName = "fixed"
+    """How many of the drafted tokens are verified."""
+    dtype: str = "bfloat16"
+    """Numbers the target computes with."""
+    device: str = "cpu"
+    """A torch device."""
+    threads: int | None = None
+    """Threads torch may use; None leaves torch's own choice."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    kv_cache_tokens: int | None = None
+    """Tokens the KV cache holds; None: enough for `max_num_seqs` requests of 1024, at least one
+    full context, at most 32768."""
+    max_context_len: int | None = None
+    """Longest sequence; None: what the model was made for, as far as the KV cache reaches."""
+    max_num_seqs: int = 16
+    """Most requests in a step."""
+    max_num_batched_tokens: int = 512
+    """Most tokens in a step; longer prompts are read in chunks."""
+    prefix_caching: bool = True
+    """Share KV blocks between requests that begin alike."""
+    seed: int = 0
+    """Seeds the requests that have no seed of their own."""
+    is_checked: bool = field(default=False)
+    """Assert the engine's invariants after every step."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work on any machine."""
+        if self.dtype not in DTYPES:
+            raise ConfigError(unknown_name("dtype", self.dtype, DTYPES))
+        if self.verify_rule not in VERIFY_RULES:
+            raise ConfigError(unknown_name("verify rule", self.verify_rule, VERIFY_RULES))
+        if self.length_policy not in ("off", "fixed"):
+            raise ConfigError(unknown_name("length policy", self.length_policy, ("off", "fixed")))
+        optional = ("threads", "kv_cache_tokens", "max_context_len")
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", *optional):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}, but it must be 1 or more")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of the "
+                f"{self.max_num_seqs} requests of max_num_seqs needs one token per step"
+            )

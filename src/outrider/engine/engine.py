@@ -1,0 +1,224 @@
+"""The engine: a queue of requests and one step that serves them. Synchronous, one thread.
+
+Knows token ids only; text is made beside the commit, prompts are tokenized by `engine.llm`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+from outrider.core.acceptance import Acceptance
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Finish, FinishReason, Outcome
+from outrider.core.request import Request
+from outrider.core.sequence import Sequence
+from outrider.drafters.base import Drafter
+from outrider.engine.commit import StopRules, commit
+from outrider.engine.detokenize import TextDecoder, TextStream
+from outrider.engine.report import Delta, StepReport
+from outrider.errors import CapacityError, RequestRejected
+from outrider.kvcache.blocks import BlockAllocator
+from outrider.sampling.warp import check_token_ids
+from outrider.schedule.admission import Admission, Limits
+from outrider.schedule.lengths import BatchShape, LengthPolicy
+from outrider.target.base import Target
+from outrider.tensor.batch import Batch
+from outrider.tensor.window import Proposal, VerifyWindow
+from outrider.verify.verifier import RuleVerifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """Everything an engine is made of; put together by `engine.resolve` or by a test."""
+
+    target: Target
+    drafter: Drafter | None
+    lengths: LengthPolicy
+    verifier: RuleVerifier
+    allocator: BlockAllocator
+    limits: Limits
+    rules: StopRules
+    decoder: TextDecoder | None = None
+    is_checked: bool = False
+
+
+class Engine:
+    """Serves requests step by step."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        """Take the parts; nothing is loaded here."""
+        self._parts = parts
+        self._target, self._drafter = parts.target, parts.drafter
+        self._taps = parts.drafter.taps if parts.drafter is not None else ()
+        self._admission = Admission(parts.allocator, parts.limits, self._draft_len_of)
+        self._streams: dict[RequestId, TextStream] = {}
+        self._sequences: dict[RequestId, Sequence] = {}
+        self.acceptance = Acceptance()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self._sequences)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a request lost its blocks to an older one."""
+        return self._admission.num_preemptions
+
+    @property
+    def max_context_len(self) -> int:
+        """Most tokens of a sequence, prompt and output together."""
+        return self._parts.limits.max_context_len
+
+    def add(self, request: Request) -> Sequence:
+        """Queue a request; the returned sequence fills as steps are made.
+
+        Raises:
+            RequestRejected: The prompt or an option cannot be served by this engine.
+            CapacityError: The KV cache could never hold the request.
+        """
+        self._refuse_impossible(request)
+        sequence = Sequence.of(request)
+        self._sequences[request.id] = sequence
+        self._admission.add(sequence)
+        if self._parts.decoder is not None:
+            self._streams[request.id] = TextStream(
+                self._parts.decoder,
+                request.prompt,
+                stop=request.params.stop,
+                skip_special_tokens=request.params.skip_special_tokens,
+            )
+        return sequence
+
+    def abort(self, request_id: RequestId) -> None:
+        """End a request at once; harmless when it is not there."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            sequence.finish = Finish(FinishReason.ABORT)
+            self._drop(sequence)
+
+    def step(self) -> StepReport:
+        """One round: guess, decide how much to check, check it once, commit what held."""
+        batch = self._admission.next_batch()
+        if not batch:
+            return StepReport()
+        proposal = self._propose(batch)
+        window = VerifyWindow.build(batch, proposal, self._plan(batch, proposal))
+        scores = self._target.score(window, self._taps)
+        verdict = self._parts.verifier.judge(window, scores)
+        outcome = commit(
+            window, scores, verdict, self._admission.views, self._streams, self._parts.rules
+        )
+        if self._drafter is not None:
+            self._drafter.observe(outcome, scores)
+        return self._deliver(window, outcome)
+
+    def _propose(self, batch: Batch) -> Proposal:
+        if self._drafter is None or not any(row.max_draft_len for row in batch):
+            return Proposal.nothing(batch)
+        return self._drafter.propose(batch, self._parts.verifier.rule)
+
+    def _plan(self, batch: Batch, proposal: Proposal) -> list[int]:
+        """Ask the policy; a drafter without confidence counts as certain."""
+        survival = [
+            list(accumulate(row.confidence or [1.0] * len(row.tokens), mul))
+            for row in proposal.rows
+        ]
+        return self._parts.lengths.plan(survival, BatchShape(sum(r.num_known for r in batch)))
+
+    def _draft_len_of(self, sequence: Sequence) -> int:
+        if self._drafter is None:
+            return 0
+        own = sequence.params.max_draft_len
+        return self._drafter.max_draft_len if own is None else min(own, self._drafter.max_draft_len)
+
+    def _deliver(self, window: VerifyWindow, outcome: Outcome) -> StepReport:
+        deltas = []
+        step = Acceptance()
+        for row, done in zip(window.batch, outcome.rows, strict=True):
+            sequence = row.sequence
+            if done.committed:
+                step.record(
+                    drafted=done.drafted,
+                    verified=done.verified,
+                    accepted=done.accepted,
+                    delivered=len(done.committed),
+                )
+            if done.committed or done.is_finished:
+                deltas.append(self._delta(sequence, len(done.committed)))
+            if done.is_finished:
+                self._drop(sequence)
+        self.acceptance.add(step)
+        if self._parts.is_checked:
+            self._check()
+        return StepReport(
+            num_requests=len(window.batch),
+            num_tokens=window.num_tokens,
+            num_preemptions=self.num_preemptions,
+            acceptance=step,
+            deltas=tuple(deltas),
+        )
+
+    def _delta(self, sequence: Sequence, num_tokens: int) -> Delta:
+        stream = self._streams.get(sequence.id)
+        text = ""
+        if stream is not None:
+            text = stream.take() if sequence.finish is None else stream.finish()
+            sequence.text = stream.text
+        first = len(sequence) - num_tokens
+        wants_logprobs = sequence.params.logprobs is not None and num_tokens > 0
+        return Delta(
+            request_id=sequence.id,
+            tokens=tuple(sequence.tokens[first:]),
+            text=text,
+            origins=tuple(sequence.origins[len(sequence.origins) - num_tokens :]),
+            logprobs=tuple(sequence.logprobs[-num_tokens:]) if wants_logprobs else (),
+            finish=sequence.finish,
+        )
+
+    def _drop(self, sequence: Sequence) -> None:
+        self._admission.remove(sequence)
+        self._sequences.pop(sequence.id, None)
+        self._streams.pop(sequence.id, None)
+        if self._drafter is not None:
+            self._drafter.forget(sequence.id)
+
+    def _refuse_impossible(self, request: Request) -> None:
+        spec, limits = self._target.spec, self._parts.limits
+        if request.id in self._sequences:
+            raise RequestRejected(
+                f"request id {request.id!r} is in use; give every request its own"
+            )
+        if not request.prompt:
+            raise RequestRejected("the prompt is empty; it needs at least one token")
+        for token in request.prompt:
+            if not 0 <= token < spec.vocab_size:
+                raise RequestRejected(
+                    f"prompt token {token} is outside the vocabulary of {spec.vocab_size} ids"
+                )
+        check_token_ids(request.params, spec.vocab_size)
+        length = len(request.prompt)
+        if length >= limits.max_context_len:
+            raise RequestRejected(
+                f"the prompt has {length} tokens, but the context holds {limits.max_context_len} "
+                "and needs one for the answer; shorten the prompt"
+            )
+        allocator = self._parts.allocator
+        longest = min(length + request.params.max_tokens, limits.max_context_len)
+        needed = -(-longest // allocator.block_size)
+        if needed > allocator.num_blocks:
+            raise CapacityError(
+                f"the request may grow to {longest} tokens = {needed} KV blocks, but the cache has "
+                f"{allocator.num_blocks}; lower max_tokens or raise kv_cache_tokens"
+            )
+
+    def _check(self) -> None:
+        """Assert the position picture and the books of the KV cache."""
+        self._parts.allocator.check_integrity()
+        views: Mapping[RequestId, object] = self._admission.views
+        assert set(views) <= set(self._sequences), "a view outlived its request"
+        for request_id, view in self._admission.views.items():
+            sequence = self._sequences[request_id]
+            assert view.kv_len <= len(sequence) - 1, "the anchor must not be cached"
+            assert len(view.blocks) * view.allocator.block_size >= view.kv_len

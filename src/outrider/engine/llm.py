@@ -1,0 +1,274 @@
+"""LLM: prompts in, texts out. The offline face of the engine."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from outrider.core.acceptance import Acceptance
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Finish, FinishReason, Origin, TokenLogprobs
+from outrider.core.request import Request, SamplingParams
+from outrider.core.sequence import Sequence as Tokens
+from outrider.drafters.config import SpeculativeConfig
+from outrider.engine.config import EngineConfig
+from outrider.engine.engine import Engine
+from outrider.engine.report import Delta, StepReport
+from outrider.engine.resolve import build, resolve
+from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
+from outrider.models.tokenizer import Tokenizer
+from outrider.sampling.noise import Purpose, mix
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One continuation. Times are seconds on the monotonic clock."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    origins: list[Origin]
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    acceptance: Acceptance
+    num_cached_tokens: int
+    arrival_time: float
+    first_token_time: float
+    finish_time: float
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A prompt and its continuations, in the order of their index."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """What one continuation gained in one step."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish_reason: str | None
+
+
+@dataclass(slots=True)
+class _Running:
+    """A continuation on its way, with the clock readings only the caller's side knows."""
+
+    request: Request
+    sequence: Tokens
+    arrival: float
+    first_token: float = field(default=0.0)
+    finish: float = field(default=0.0)
+
+    def see(self, delta: Delta, now: float) -> None:
+        if delta.tokens and not self.first_token:
+            self.first_token = now
+        if delta.finish is not None:
+            self.finish = now
+
+
+class LLM:
+    """A loaded model with its engine.
+
+    >>> llm = LLM("smollm2-135m", speculative_config={"method": "suffix"})
+    >>> llm.generate("Once upon a time", SamplingParams(max_tokens=32))[0].outputs[0].text
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Load `model`; `options` are the fields of `EngineConfig`.
+
+        Raises:
+            ConfigError: An option is unknown or cannot work.
+            ModelError: The checkpoint or the drafter cannot be used.
+        """
+        if isinstance(speculative_config, Mapping):
+            speculative_config = SpeculativeConfig.from_options(speculative_config)
+        known = set(EngineConfig.__dataclass_fields__) - {"model", "speculative"}
+        for name in options:
+            if name not in known:
+                raise ConfigError(unknown_name("engine option", name, known))
+        self.config = EngineConfig(model=model, speculative=speculative_config, **options)
+        self._plan = resolve(self.config)
+        self.engine: Engine = build(self._plan)
+        self.tokenizer: Tokenizer = self._plan.checkpoint.tokenizer
+        self._num_requests = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for one prompt or many; the outputs are in the order of the prompts.
+
+        Raises:
+            RequestRejected: A prompt or an option cannot be served; nothing was run.
+            RequestFailed: A request failed while running; the others were finished first.
+        """
+        running = self._submit(prompts, sampling_params)
+        for _ in self._run(running):
+            pass
+        return self._outputs(running)
+
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | None = None
+    ) -> Iterator[tuple[int, StreamChunk]]:
+        """Generate and yield (prompt index, chunk) as tokens come.
+
+        Closing the iterator early aborts what is left. The texts of a continuation's chunks add up
+        to exactly the text that `generate` returns.
+        """
+        running = self._submit(prompts, sampling_params)
+        for report in self._run(running):
+            for delta in report.deltas:
+                request = running[delta.request_id].request
+                yield request.group, _chunk(request, delta)
+        self._raise_failures(running)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+    ) -> RequestOutput:
+        """Answer one conversation through the model's chat template."""
+        return self.generate([self.chat_prompt(messages)], sampling_params)[0]
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Render a conversation and tokenize it; the template writes the special tokens itself."""
+        return self.tokenizer.encode_chat(messages)
+
+    def _submit(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> dict[RequestId, _Running]:
+        """Queue all continuations of all prompts, or none if one is refused."""
+        listed = _as_list(prompts)
+        if isinstance(sampling_params, Sequence):
+            params = list(sampling_params)
+        else:
+            params = [sampling_params or SamplingParams()] * len(listed)
+        if len(params) != len(listed):
+            raise RequestRejected(
+                f"{len(listed)} prompts came with {len(params)} sampling params; give one or each"
+            )
+        running: dict[RequestId, _Running] = {}
+        try:
+            for group, (prompt, own) in enumerate(zip(listed, params, strict=True)):
+                tokens = self._tokens(prompt)
+                for index in range(own.n):
+                    request = self._request(tokens, own, group, index)
+                    sequence = self.engine.add(request)
+                    running[request.id] = _Running(request, sequence, time.perf_counter())
+        except BaseException:
+            self._abort(running)
+            raise
+        return running
+
+    def _tokens(self, prompt: Prompt) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+
+    def _request(
+        self, tokens: tuple[int, ...], params: SamplingParams, group: int, index: int
+    ) -> Request:
+        number = self._num_requests
+        self._num_requests += 1
+        if params.seed is not None:
+            seed = mix(Purpose.SEED, params.seed, index)
+        else:
+            seed = mix(Purpose.SEED, self.config.seed, number, index)
+        return Request(RequestId(f"request-{number}"), tokens, params, seed, group, index)
+
+    def _run(self, running: Mapping[RequestId, _Running]) -> Iterator[StepReport]:
+        """Step until all of `running` ended; abort what is left if the consumer stops early."""
+        try:
+            while self.engine.has_work:
+                report = self.engine.step()
+                now = time.perf_counter()
+                for delta in report.deltas:
+                    running[delta.request_id].see(delta, now)
+                yield report
+        finally:
+            self._abort(running)
+
+    def _abort(self, running: Mapping[RequestId, _Running]) -> None:
+        for request_id in running:
+            self.engine.abort(request_id)
+
+    def _outputs(self, running: Mapping[RequestId, _Running]) -> list[RequestOutput]:
+        self._raise_failures(running)
+        outputs: dict[int, RequestOutput] = {}
+        for one in running.values():
+            ids = list(one.request.prompt)
+            group = outputs.setdefault(one.request.group, RequestOutput(None, ids, []))
+            group.outputs.append(_completion(one))
+        return [outputs[group] for group in sorted(outputs)]
+
+    @staticmethod
+    def _raise_failures(running: Mapping[RequestId, _Running]) -> None:
+        for one in running.values():
+            finish = one.sequence.finish
+            if finish is not None and finish.reason is FinishReason.ERROR:
+                raise RequestFailed(
+                    f"prompt {one.request.group} failed after {one.sequence.num_output} tokens: "
+                    f"{finish.detail}"
+                )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    listed = list(prompts)
+    if listed and all(isinstance(item, int) for item in listed):
+        return [[item for item in listed if isinstance(item, int)]]
+    return [item for item in listed if not isinstance(item, int)]
+
+
+def _reasons(finish: Finish | None) -> tuple[str | None, int | str | None]:
+    return (None, None) if finish is None else (finish.reason.value, finish.detail)
+
+
+def _chunk(request: Request, delta: Delta) -> StreamChunk:
+    return StreamChunk(
+        request.index,
+        delta.text,
+        delta.tokens,
+        delta.origins,
+        delta.logprobs,
+        _reasons(delta.finish)[0],
+    )
+
+
+def _completion(one: _Running) -> CompletionOutput:
+    sequence = one.sequence
+    finish_reason, stop_reason = _reasons(sequence.finish)
+    return CompletionOutput(
+        index=one.request.index,
+        text=sequence.text,
+        token_ids=list(sequence.output),
+        origins=list(sequence.origins),
+        logprobs=list(sequence.logprobs) if sequence.params.logprobs is not None else None,
+        finish_reason=finish_reason,
+        stop_reason=stop_reason,
+        acceptance=sequence.acceptance,
+        num_cached_tokens=sequence.num_cached_prompt,
+        arrival_time=one.arrival,
+        first_token_time=one.first_token,
+        finish_time=one.finish,
+    )

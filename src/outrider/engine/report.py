@@ -1,0 +1,30 @@
+"""What one step did, and what it delivered; the single source for logs, metrics and streams."""
+
+from dataclasses import dataclass, field
+
+from outrider.core.acceptance import Acceptance
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Finish, Origin, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a request gained in a step. `text` may lag behind `tokens`: see engine/detokenize.py."""
+
+    request_id: RequestId
+    tokens: tuple[int, ...]
+    text: str
+    origins: tuple[Origin, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish: Finish | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One engine tick over a batch. `num_tokens` are the rows of the target's forward."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+    num_preemptions: int = 0
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    deltas: tuple[Delta, ...] = ()

@@ -1,0 +1,122 @@
+"""Config + machine + checkpoint → a plan, and a plan → an engine. The only place that decides."""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.drafters.base import Drafter, DrafterSetting
+from outrider.drafters.catalogue import drafter_factory
+from outrider.engine.commit import StopRules
+from outrider.engine.config import EngineConfig
+from outrider.engine.engine import Engine, EngineParts
+from outrider.errors import ConfigError
+from outrider.kvcache.blocks import BlockAllocator
+from outrider.models.checkpoint import Checkpoint, open_checkpoint
+from outrider.schedule.admission import Limits
+from outrider.schedule.lengths import Fixed, LengthPolicy, Off
+from outrider.target.torch_target import TorchTarget
+from outrider.verify.verifier import RuleVerifier
+
+COMFORTABLE_REQUEST = 1024
+LARGEST_DEFAULT_CACHE = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What this machine and this checkpoint make of a config; made only by `resolve`."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    num_kv_blocks: int
+    max_context_len: int
+
+
+def resolve(config: EngineConfig) -> EnginePlan:
+    """Open the checkpoint and fix what the config left open.
+
+    Raises:
+        ModelError: The checkpoint cannot be used.
+        ConfigError: The config asks for something this machine or checkpoint does not have.
+    """
+    checkpoint = open_checkpoint(config.model)
+    spec = checkpoint.spec
+    _check_device(config.device)
+    context = config.max_context_len or spec.max_context_len
+    if context > spec.max_context_len:
+        raise ConfigError(
+            f"max_context_len is {context}, but {config.model} was made for "
+            f"{spec.max_context_len} tokens"
+        )
+    wanted = config.kv_cache_tokens
+    if wanted is None:
+        full_load = max(config.max_num_seqs * COMFORTABLE_REQUEST, context)
+        wanted = min(full_load, LARGEST_DEFAULT_CACHE)
+    num_blocks = -(-wanted // config.block_size)
+    return EnginePlan(
+        config=config,
+        checkpoint=checkpoint,
+        dtype=getattr(torch, config.dtype),
+        num_kv_blocks=num_blocks,
+        max_context_len=min(context, num_blocks * config.block_size),
+    )
+
+
+def build(plan: EnginePlan) -> Engine:
+    """Load the weights and put the engine together."""
+    config, spec = plan.config, plan.checkpoint.spec
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    target = TorchTarget(
+        plan.checkpoint.load_decoder(plan.dtype),
+        num_blocks=plan.num_kv_blocks,
+        block_size=config.block_size,
+        device=config.device,
+    )
+    return Engine(
+        EngineParts(
+            target=target,
+            drafter=_drafter(plan),
+            lengths=_lengths(config),
+            verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids),
+            allocator=BlockAllocator(
+                plan.num_kv_blocks, config.block_size, prefix_caching=config.prefix_caching
+            ),
+            limits=Limits(config.max_num_seqs, config.max_num_batched_tokens, plan.max_context_len),
+            rules=StopRules(spec.stop_token_ids, plan.max_context_len),
+            decoder=plan.checkpoint.tokenizer,
+            is_checked=config.is_checked,
+        )
+    )
+
+
+def _drafter(plan: EnginePlan) -> Drafter | None:
+    speculative = plan.config.speculative
+    if speculative is None:
+        return None
+    return drafter_factory(speculative.method)(
+        DrafterSetting(
+            options=speculative,
+            checkpoint=plan.checkpoint,
+            dtype=plan.dtype,
+            device=plan.config.device,
+            num_kv_blocks=plan.num_kv_blocks,
+            block_size=plan.config.block_size,
+        )
+    )
+
+
+def _lengths(config: EngineConfig) -> LengthPolicy:
+    return Off() if config.length_policy == "off" else Fixed(_NO_BOUND)
+
+
+_NO_BOUND = 1 << 30
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ConfigError(f"device {device!r} is none that torch knows") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {device!r} needs a GPU, but torch finds none here; use 'cpu'")

@@ -1,0 +1,1 @@
+"""Paged key/value memory: who owns which block, and where it lies."""

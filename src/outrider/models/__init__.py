@@ -1,0 +1,1 @@
+"""Networks and how checkpoints become networks. Rule: no scheduling, no sampling."""

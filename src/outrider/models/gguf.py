@@ -1,0 +1,178 @@
+"""GGUF files as a source of tensors, with the quantised blocks at hand for a native runner.
+
+Tensors appear under their Hugging Face names and in the rotate-half layout: the interleaving that
+converters apply to the query and key rows of the llama architecture is undone on the quantised
+rows, where a row is just bytes.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import quants
+from gguf.constants import GGMLQuantizationType
+from torch import Tensor
+
+from outrider.errors import CorruptCheckpoint, UnsupportedModel
+from outrider.models.gguf_header import GgufHeader, MetadataValue, TensorEntry, read_header
+from outrider.models.gguf_spec import from_gguf
+from outrider.models.spec import SUPPORTED_ARCHITECTURES, ModelSpec
+from outrider.models.weights import EMBEDDING, HEAD, Shape
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+SUPPORTED_KINDS = frozenset(
+    {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"}
+)
+
+# The gguf package works on 16 rows at a time, which for short rows is all overhead and for long
+# ones leaves the cache; rows are whole blocks, so they can be merged to about this many bytes.
+_DEQUANTISED_BYTES = 12_000
+
+_ROPE_DIVISORS = "rope_freqs.weight"
+_GLOBAL_NAMES = {
+    "token_embd.weight": EMBEDDING,
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": HEAD,
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GgufTensor:
+    """One tensor as it is stored.
+
+    `kind` is the ggml type name (`"Q4_1"`). `blocks` is a read-only `[rows, bytes_per_row]` view:
+    rows of whole quantisation blocks, in the order of the rows of `shape`.
+    """
+
+    name: str
+    kind: str
+    shape: Shape
+    blocks: Bytes
+
+    def dequantised(self) -> Tensor:
+        """The tensor in float32 (float64 never occurs in GGUF)."""
+        rows, row_bytes = self.blocks.shape
+        merged = math.gcd(rows, _power_of_two_below(_DEQUANTISED_BYTES // row_bytes))
+        values = quants.dequantize(
+            self.blocks.reshape(rows // merged, -1), GGMLQuantizationType[self.kind]
+        )
+        # Stored float32 comes back as a view of the read-only file, which torch warns about.
+        owned = values if values.flags.writeable else values.copy()
+        return torch.from_numpy(owned).view(self.shape)
+
+
+class GgufFile:
+    """An open GGUF file: `metadata`, `spec`, and tensors by Hugging Face name."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the header; tensor data stays on disk until read.
+
+        Raises:
+            CorruptCheckpoint: truncated or not GGUF, or metadata that the decoder needs is absent.
+            UnsupportedModel: the architecture, a setting or a tensor type is not implemented.
+        """
+        self.path = path
+        header = read_header(path)
+        self.metadata: Mapping[str, MetadataValue] = header.metadata
+        # A plain view: numpy makes each slice of a memmap an object of that class, which is slow.
+        self._contents: Bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        self._entries = _by_hf_name(header)
+        divisors = header.tensors.get(_ROPE_DIVISORS)
+        self.spec: ModelSpec = from_gguf(
+            header.metadata,
+            tied_head=HEAD not in self._entries,
+            frequency_divisors=() if divisors is None else self._divisors(divisors),
+        )
+
+    def shapes(self) -> Mapping[str, Shape]:
+        """Shape of every tensor, by Hugging Face name."""
+        return {name: entry.shape for name, entry in self._entries.items()}
+
+    def tensor(self, name: str) -> GgufTensor:
+        """The stored blocks of the tensor with this Hugging Face name.
+
+        Raises:
+            UnsupportedModel: its quantisation is not implemented.
+        """
+        entry = self._entries[name]
+        _require_known_kind(entry)
+        blocks = self._rows(entry)
+        num_heads = self._interleaved_heads(name)
+        if num_heads:
+            # Stored pairs are (2i, 2i + 1); ours are (i, i + head_dim / 2).
+            pairs = blocks.reshape(num_heads, blocks.shape[0] // num_heads // 2, 2, -1)
+            blocks = pairs.swapaxes(1, 2).reshape(blocks.shape)
+        return GgufTensor(name, entry.kind.name, entry.shape, blocks)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, dequantised to float32."""
+        return self.tensor(name).dequantised()
+
+    def _rows(self, entry: TensorEntry) -> Bytes:
+        rows = entry.shape[0] if len(entry.shape) > 1 else 1
+        stored = self._contents[entry.offset : entry.offset + entry.num_bytes]
+        return stored.reshape(rows, -1)
+
+    def _interleaved_heads(self, name: str) -> int:
+        """Number of heads whose rows a converter interleaved; 0 for all other tensors."""
+        if self.spec.architecture != "llama":
+            return 0
+        if ".q_proj." in name:
+            return self.spec.num_heads
+        return self.spec.num_kv_heads if ".k_proj." in name else 0
+
+    def _divisors(self, entry: TensorEntry) -> tuple[float, ...]:
+        _require_known_kind(entry)
+        values = quants.dequantize(self._rows(entry), entry.kind)
+        return tuple(float(value) for value in values.ravel())
+
+
+def _power_of_two_below(number: int) -> int:
+    return 1 << max(number.bit_length() - 1, 0)
+
+
+def _require_known_kind(entry: TensorEntry) -> None:
+    if entry.kind.name not in SUPPORTED_KINDS:
+        raise UnsupportedModel(
+            f"tensor {entry.name} is quantised as {entry.kind.name}, which is not implemented; "
+            f"supported: {', '.join(sorted(SUPPORTED_KINDS))}"
+        )
+
+
+def _by_hf_name(header: GgufHeader) -> dict[str, TensorEntry]:
+    entries: dict[str, TensorEntry] = {}
+    unknown: list[str] = []
+    for stored, entry in header.tensors.items():
+        match = _LAYER_TENSOR.fullmatch(stored)
+        if stored in _GLOBAL_NAMES:
+            entries[_GLOBAL_NAMES[stored]] = entry
+        elif match and match[2] in _LAYER_NAMES:
+            entries[f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"] = entry
+        elif stored != _ROPE_DIVISORS:
+            unknown.append(stored)
+    if unknown and header.metadata.get("general.architecture") in SUPPORTED_ARCHITECTURES:
+        raise CorruptCheckpoint(
+            f"the file holds tensors that this family does not have: {', '.join(unknown[:20])}; "
+            "mixture-of-experts and multimodal files are not implemented"
+        )
+    return entries

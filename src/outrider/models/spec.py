@@ -1,0 +1,134 @@
+"""What a checkpoint says about its network, as one frozen record.
+
+The record is filled by `hf_config` from a `config.json` and by `gguf_spec` from GGUF metadata; a
+setting that this family does not implement is refused there and nowhere else.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outrider.errors import CorruptCheckpoint, UnsupportedModel
+
+Architecture = Literal["llama", "qwen2", "qwen3"]
+RopeScaling = Literal["none", "linear", "llama3", "yarn"]
+
+SUPPORTED_ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """How positions become rotation angles.
+
+    `theta` is the base of the geometric series of frequencies; `max_position` is the longest
+    position the checkpoint names. The other fields are read only by the scaling that needs them:
+
+    - `linear`: every frequency divided by `factor`.
+    - `llama3`: frequencies below a wavelength threshold kept, above one divided by `factor`, in
+      between blended (Llama 3.1). With `frequency_divisors`, one per pair of dimensions, those are
+      used as they are: GGUF files store the result, not the rule.
+    - `yarn`: Peng et al. 2023 (arXiv 2309.00071); `attention_factor` multiplies cosine and sine.
+    """
+
+    theta: float
+    max_position: int
+    scaling: RopeScaling = "none"
+    factor: float = 1.0
+    original_max_position: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+    frequency_divisors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The shape of one decoder-only transformer and the token ids that end its text.
+
+    Lengths are in tokens. `max_context_len` is the longest prompt plus output the checkpoint
+    claims to handle, rope scaling included.
+    """
+
+    architecture: Architecture
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    norm_eps: float
+    rope: RopeSpec
+    qkv_bias: bool
+    qk_norm: bool
+    tied_head: bool
+    max_context_len: int
+    stop_token_ids: frozenset[int]
+    bos_token_id: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no decoder can have.
+
+        Raises:
+            CorruptCheckpoint: a size is not positive, the heads do not divide into groups, or the
+                head dimension is odd.
+        """
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "intermediate_size",
+            "max_context_len",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise CorruptCheckpoint(f"{name} is {value!r} but must be a positive integer")
+        if self.num_heads % self.num_kv_heads:
+            raise CorruptCheckpoint(
+                f"{self.num_heads} query heads cannot share {self.num_kv_heads} key heads; "
+                "the first must be a multiple of the second"
+            )
+        if self.head_dim % 2:
+            raise CorruptCheckpoint(f"head_dim is {self.head_dim} but rotary pairs need it even")
+
+
+def required(values: Mapping[str, Any], key: str) -> Any:
+    """The value of `key`, which no decoder can be built without.
+
+    Raises:
+        CorruptCheckpoint: it is absent.
+    """
+    if values.get(key) is None:
+        raise CorruptCheckpoint(
+            f"the checkpoint's metadata lacks {key!r}, which the decoder cannot be built without; "
+            "download it again or convert it again"
+        )
+    return values[key]
+
+
+def unsupported_architecture(found: object) -> UnsupportedModel:
+    """The error for an architecture outside this family."""
+    return UnsupportedModel(
+        f"architecture {str(found)!r} is not implemented; supported: "
+        f"{', '.join(SUPPORTED_ARCHITECTURES)} (dense decoder-only checkpoints)"
+    )
+
+
+def yarn_temperature(factor: float, weight: float = 1.0) -> float:
+    """`0.1 * weight * ln(factor) + 1`, and 1 where nothing is stretched."""
+    return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def extended_len(rope: RopeSpec) -> int:
+    """The longest context, in tokens, that a checkpoint with this rope handles."""
+    # A YaRN checkpoint may keep the trained length in max_position and only name the factor.
+    if rope.scaling == "yarn":
+        return max(rope.max_position, int(rope.factor * rope.original_max_position))
+    return rope.max_position

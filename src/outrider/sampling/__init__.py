@@ -1,0 +1,1 @@
+"""Warp, draw, noise. Rule: pure functions; randomness is an argument."""

@@ -1,0 +1,1 @@
+"""Who runs and how much to verify. Rule: no torch; numbers in, numbers out."""

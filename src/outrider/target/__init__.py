@@ -1,0 +1,1 @@
+"""The model whose output is preserved, and one forward over a ragged window."""

@@ -1,0 +1,69 @@
+"""Attention over the paged cache for one window, in plain torch."""
+
+import torch
+from torch.nn import functional
+
+from outrider.kvcache.pool import KVPool
+from outrider.target.layout import AttentionGroup, Layout
+from outrider.tensor.shapes import KeysValues, Queries
+
+
+class PagedAttention:
+    """Writes a layer's new keys and values, then lets every row attend through its block table.
+
+    The query heads of a KV head are folded into the rows of one attention call, so keys and values
+    are never repeated.
+    """
+
+    def __init__(self, pool: KVPool, layout: Layout) -> None:
+        """Serve one forward over `layout`."""
+        self._pool = pool
+        self._layout = layout
+        self._masks: dict[int, torch.Tensor | None] = {}
+
+    def attend(self, layer: int, queries: Queries, keys: KeysValues, values: KeysValues) -> Queries:
+        """See `models.attention.LayerCache`."""
+        self._pool.write(layer, self._layout.slots, keys, values)
+        groups = self._layout.groups
+        if len(groups) == 1 and groups[0].scatter is None:
+            attended = self._attend_group(layer, 0, queries)
+            return attended.reshape(queries.shape)
+        output = torch.empty_like(queries)
+        for index, group in enumerate(groups):
+            attended = self._attend_group(layer, index, queries).flatten(0, 1)
+            rows = group.rows.flatten()
+            if group.scatter is not None:
+                attended, rows = attended[group.scatter], rows[group.scatter]
+            output[rows] = attended
+        return output
+
+    def _attend_group(self, layer: int, index: int, queries: Queries) -> torch.Tensor:
+        """Give `[spans, width, heads, head_dim]`."""
+        group = self._layout.groups[index]
+        num_spans, width = group.rows.shape
+        num_heads, head_dim = queries.shape[1:]
+        keys = self._pool.keys[layer][group.slots].transpose(1, 2)
+        values = self._pool.values[layer][group.slots].transpose(1, 2)
+        num_kv_heads = keys.shape[1]
+        shared = num_heads // num_kv_heads
+        folded = (
+            queries[group.rows]
+            .view(num_spans, width, num_kv_heads, shared, head_dim)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(num_spans, num_kv_heads, shared * width, head_dim)
+        )
+        attended = functional.scaled_dot_product_attention(
+            folded, keys, values, attn_mask=self._mask(index, group, shared)
+        )
+        return (
+            attended.view(num_spans, num_kv_heads, shared, width, head_dim)
+            .permute(0, 3, 1, 2, 4)
+            .reshape(num_spans, width, num_heads, head_dim)
+        )
+
+    def _mask(self, index: int, group: AttentionGroup, shared: int) -> torch.Tensor | None:
+        """Repeat the mask for the folded heads, once per forward."""
+        if index not in self._masks:
+            mask = group.mask
+            self._masks[index] = None if mask is None else mask.repeat(1, 1, shared, 1)
+        return self._masks[index]

@@ -1,0 +1,1 @@
+"""Records and axis names that cross a stage. Rule: no algorithms."""

@@ -1,0 +1,1 @@
+"""Fakes that ship: table targets, scripted drafters, tiny checkpoints."""

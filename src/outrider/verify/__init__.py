@@ -1,0 +1,1 @@
+"""The accept rules and their proof as code."""

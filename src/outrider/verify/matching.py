@@ -1,0 +1,70 @@
+"""Matching: a draft token is accepted iff it is the token the target would have taken anyway.
+
+At each position the target's token is fixed by its logits and the shared noise of the position, so
+acceptance is equality, and the output is the same token for token with any drafter, any length and
+any batch, at temperature 0 and above.
+"""
+
+from collections.abc import Sequence as Tokens
+from typing import Protocol
+
+from torch import Tensor
+
+from outrider.core.outcome import Origin
+from outrider.core.sequence import Sequence
+from outrider.sampling.draw import coupled_token
+from outrider.tensor.window import RowVerdict
+
+NOT_NUMBERS = "the target gave NaN or infinite logits"
+EMPTY_MASK = "the token mask and the other options leave no token to choose"
+
+
+class WarpedPositions(Protocol):
+    """Warped logits by window position; None where the logits are not numbers."""
+
+    def __getitem__(self, index: int) -> Tensor | None:
+        """Give the warped logits of one position."""
+        ...
+
+
+def added_origin(accepted: int, verified: int) -> Origin:
+    """Name the target's own token by what happened before it."""
+    if not verified:
+        return Origin.TARGET
+    return Origin.BONUS if accepted == verified else Origin.RECOVERED
+
+
+def match_ids(targets: Tokens[int], finite: Tokens[bool], drafts: Tokens[int]) -> RowVerdict:
+    """Judge by ids the target took at each position; `targets` has one more than `drafts`."""
+    accepted = 0
+    for accepted, (target, is_number) in enumerate(zip(targets, finite, strict=True)):
+        if not is_number:
+            return failure(NOT_NUMBERS)
+        if accepted == len(drafts) or target != drafts[accepted]:
+            break
+    return RowVerdict(accepted, targets[accepted], added_origin(accepted, len(drafts)))
+
+
+def match_rows(positions: WarpedPositions, drafts: Tokens[int], sequence: Sequence) -> RowVerdict:
+    """Judge by drawing the target's token with the shared noise until one differs."""
+    accepted = 0
+    while True:
+        warped = positions[accepted]
+        if warped is None:
+            return failure(NOT_NUMBERS)
+        token = coupled_token(
+            warped,
+            sequence.request.seed,
+            sequence.num_output + accepted,
+            is_greedy=sequence.params.is_greedy,
+        )
+        if float(warped[token]) == float("-inf"):
+            return failure(EMPTY_MASK)
+        if accepted == len(drafts) or token != drafts[accepted]:
+            return RowVerdict(accepted, token, added_origin(accepted, len(drafts)))
+        accepted += 1
+
+
+def failure(sentence: str) -> RowVerdict:
+    """Judge nothing and say why."""
+    return RowVerdict(0, -1, Origin.TARGET, failure=sentence)
