@@ -1,16 +1,17 @@
 """The Drafter protocol, and what a drafter is built from."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-import torch
 
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
 from outrider.drafters.config import SpeculativeConfig
 from outrider.models.checkpoint import Checkpoint
+from outrider.models.spec import ModelSpec
 from outrider.tensor.batch import Batch
+from outrider.tensor.span import Span, SpanScores
 from outrider.tensor.window import Proposal, Scores, Taps
 
 
@@ -43,13 +44,26 @@ class Drafter(Protocol):
         ...
 
 
+class SpanScorer(Protocol):
+    """A loaded model with a paged KV pool, as drafters use one; `target.TorchTarget` is one."""
+
+    spec: ModelSpec
+
+    def score_spans(self, spans: Sequence[Span], taps: Taps = ()) -> SpanScores:
+        """Compute spans in one forward."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterSetting:
-    """What a drafter may know of the engine it is built for. `checkpoint` is the target's."""
+    """What a drafter may know of the engine it is built for.
+
+    `checkpoint` is the target's. `load` makes a model out of another checkpoint, with a KV pool of
+    `num_kv_blocks` blocks of `block_size` tokens.
+    """
 
     options: SpeculativeConfig
     checkpoint: Checkpoint
-    dtype: torch.dtype
-    device: str
+    load: Callable[[Checkpoint], SpanScorer]
     num_kv_blocks: int
     block_size: int

@@ -8,7 +8,7 @@ from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
 from outrider.core.sequence import Sequence
-from outrider.drafters.base import DrafterSetting
+from outrider.drafters.base import DrafterSetting, SpanScorer
 from outrider.drafters.vocabulary import fit_logits, require_same_vocabulary
 from outrider.errors import ConfigError
 from outrider.kvcache.blocks import BlockAllocator
@@ -16,10 +16,9 @@ from outrider.kvcache.view import CacheView
 from outrider.models.checkpoint import open_checkpoint
 from outrider.sampling.draw import draft_token
 from outrider.sampling.warp import Context, warp
-from outrider.target.layout import Span
-from outrider.target.torch_target import TorchTarget
 from outrider.tensor.batch import Batch
 from outrider.tensor.shapes import Logits
+from outrider.tensor.span import Span
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
 DEFAULT_DRAFT_LEN = 3
@@ -73,7 +72,7 @@ class DraftModelDrafter:
 
     def __init__(
         self,
-        model: TorchTarget,
+        model: SpanScorer,
         allocator: BlockAllocator,
         max_draft_len: int,
         *,
@@ -202,14 +201,8 @@ def build(setting: DrafterSetting) -> DraftModelDrafter:
         )
     checkpoint = open_checkpoint(options.model)
     require_same_vocabulary(setting.checkpoint, checkpoint)
-    model = TorchTarget(
-        checkpoint.load_decoder(setting.dtype),
-        num_blocks=setting.num_kv_blocks,
-        block_size=setting.block_size,
-        device=setting.device,
-    )
     return DraftModelDrafter(
-        model,
+        setting.load(checkpoint),
         BlockAllocator(setting.num_kv_blocks, setting.block_size),
         options.num_speculative_tokens or DEFAULT_DRAFT_LEN,
         target_vocab_size=setting.checkpoint.spec.vocab_size,

@@ -1,7 +1,7 @@
 """Tokens → text, one token at a time, with stop strings that may start anywhere.
 
 The text of a request is by definition what its stream delivered, so the two cannot differ. Text
-that could still become a stop string, or that ends in the middle of a UTF-8 character, is held back.
+that could still become a stop string, or that ends inside a UTF-8 character, is held back.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """Config + machine + checkpoint → a plan, and a plan → an engine. The only place that decides."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -67,15 +68,9 @@ def build(plan: EnginePlan) -> Engine:
     config, spec = plan.config, plan.checkpoint.spec
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    target = TorchTarget(
-        plan.checkpoint.load_decoder(plan.dtype),
-        num_blocks=plan.num_kv_blocks,
-        block_size=config.block_size,
-        device=config.device,
-    )
     return Engine(
         EngineParts(
-            target=target,
+            target=_load(plan, plan.checkpoint),
             drafter=_drafter(plan),
             lengths=_lengths(config),
             verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids),
@@ -90,6 +85,16 @@ def build(plan: EnginePlan) -> Engine:
     )
 
 
+def _load(plan: EnginePlan, checkpoint: Checkpoint) -> TorchTarget:
+    """Load weights and reserve a KV pool of the plan's size for them."""
+    return TorchTarget(
+        checkpoint.load_decoder(plan.dtype),
+        num_blocks=plan.num_kv_blocks,
+        block_size=plan.config.block_size,
+        device=plan.config.device,
+    )
+
+
 def _drafter(plan: EnginePlan) -> Drafter | None:
     speculative = plan.config.speculative
     if speculative is None:
@@ -98,8 +103,7 @@ def _drafter(plan: EnginePlan) -> Drafter | None:
         DrafterSetting(
             options=speculative,
             checkpoint=plan.checkpoint,
-            dtype=plan.dtype,
-            device=plan.config.device,
+            load=partial(_load, plan),
             num_kv_blocks=plan.num_kv_blocks,
             block_size=plan.config.block_size,
         )

@@ -2,7 +2,7 @@
 
 A block holds `block_size` token slots. Blocks are reference-counted, so sequences with the same
 beginning share them; a full block of committed tokens carries a hash of everything up to its end
-and stays findable after its last owner let go, until its memory is needed (first freed, first used).
+and stays findable after its last owner let go, until its memory is needed (first freed first).
 """
 
 from collections import OrderedDict

@@ -66,7 +66,9 @@ class ChatTemplate:
 class _GenerationBlock(Extension):
     """`{% generation %}` marks the assistant's words for training; rendering ignores the mark."""
 
-    tags = {"generation"}  # noqa: RUF012 - declared so by the base class
+    def __init__(self, environment: jinja2.Environment) -> None:
+        super().__init__(environment)
+        self.tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -89,20 +91,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - the filter's signature in templates
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
-) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+def _to_json(value: Any, **options: Any) -> str:
+    return json.dumps(value, **{"ensure_ascii": False, **options})
 
 
 def _raise_exception(message: str) -> None:

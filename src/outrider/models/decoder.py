@@ -55,7 +55,8 @@ class Attention(nn.Module):
         attended = cache.attend(
             layer, turned[:, : self.num_heads], turned[:, self.num_heads :], values
         )
-        return self.output(attended.reshape(num_tokens, -1))  # type: ignore[no-any-return]
+        projected: Hidden = self.output(attended.reshape(num_tokens, -1))
+        return projected
 
 
 class DecoderLayer(nn.Module):
@@ -77,8 +78,10 @@ class DecoderLayer(nn.Module):
         layer: int,
     ) -> Hidden:
         """Apply the layer to every row."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), rotary, cache, layer)
-        return hidden + self.mlp(self.mlp_norm(hidden))  # type: ignore[no-any-return]
+        attended: Hidden = self.attention(self.attention_norm(hidden), rotary, cache, layer)
+        hidden = hidden + attended
+        projected: Hidden = self.mlp(self.mlp_norm(hidden))
+        return hidden + projected
 
 
 class Decoder(nn.Module):

@@ -38,7 +38,8 @@ _SCALARS: dict[int, np.dtype[Any]] = {
     12: np.dtype("<f8"),
 }
 
-MetadataValue = int | float | bool | str | list[Any]
+Scalar = int | float | bool
+MetadataValue = Scalar | str | list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ class _Cursor:
         if kind == _ARRAY:
             item_kind, count = self.integer("<I"), self.integer("<Q")
             return self._array(item_kind, count)
-        return self._scalars(kind, 1)[0]  # type: ignore[no-any-return]
+        (scalar,) = self._scalars(kind, 1)
+        return scalar
 
     def _array(self, kind: int, count: int) -> list[Any]:
         if kind == _STRING:
@@ -171,11 +173,12 @@ class _Cursor:
             return [self.value(_ARRAY) for _ in range(count)]
         return self._scalars(kind, count)
 
-    def _scalars(self, kind: int, count: int) -> list[Any]:
+    def _scalars(self, kind: int, count: int) -> list[Scalar]:
         if kind not in _SCALARS:
             raise self.fault(f"unknown metadata type {kind}")
         dtype = _SCALARS[kind]
-        return np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()  # type: ignore[no-any-return]
+        scalars: list[Scalar] = np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
+        return scalars
 
     def _strings(self, count: int) -> list[str]:
         """Like `string` many times, without a call per item: vocabularies have 150000 of them."""

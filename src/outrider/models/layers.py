@@ -46,7 +46,8 @@ class GatedMLP(nn.Module):
     def forward(self, hidden: Hidden) -> Hidden:
         """Apply the gated MLP to every row."""
         gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        return self.down(functional.silu(gate) * up)  # type: ignore[no-any-return]
+        projected: Hidden = self.down(functional.silu(gate) * up)
+        return projected
 
 
 class Rotary:

@@ -67,7 +67,7 @@ def build_decoder(spec: ModelSpec, state: Mapping[str, Tensor]) -> Decoder:
     with torch.device("meta"):
         decoder = Decoder(spec)
     decoder.load_state_dict(dict(state), strict=True, assign=True)
-    return decoder.eval().requires_grad_(False)  # noqa: FBT003 - torch's own signature
+    return decoder.eval().requires_grad_(requires_grad=False)
 
 
 def tensor_layout(spec: ModelSpec) -> dict[str, dict[str, Shape]]:
@@ -179,7 +179,8 @@ class SafetensorsSource:
 def _open(path: Path) -> Iterator[tuple[str, Any, Shape]]:
     try:
         handle: Any = safe_open(path, framework="pt")
-        for name in handle.keys():  # noqa: SIM118 - a safetensors handle is not iterable
+        names: list[str] = list(handle.keys())
+        for name in names:
             yield name, handle, tuple(handle.get_slice(name).get_shape())
     except (SafetensorError, OSError) as error:
         raise CorruptCheckpoint(

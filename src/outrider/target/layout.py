@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from outrider.core.ids import BlockId
 from outrider.tensor.shapes import Positions, TokenIds
+from outrider.tensor.span import Span
 from outrider.tensor.window import VerifyWindow
 
 # Padding may at most multiply the attention work of a group by this.
@@ -20,32 +20,19 @@ MAX_PADDING = 1.6
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """One request's rows: `tokens` computed at positions from `kv_len` on, through its blocks."""
-
-    tokens: Sequence[int]
-    kv_len: int
-    block_table: Sequence[BlockId]
-    num_judged: int
-
-    @property
-    def context_len(self) -> int:
-        """Positions the last row sees, itself included."""
-        return self.kv_len + len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionGroup:
     """Rows that attend in one padded call.
 
-    `rows[i, j]` is the flat row of token j of span i, padding repeats a row of the span; `slots`
-    are the KV slots of each span's context, padding points at slot 0 and is masked. `mask` is None
-    where every row sees the whole context of its span. `scatter` picks the real rows, None if all
-    are.
+    `rows` are the flat rows of `num_spans` spans of `width` tokens, padding repeats a row of its
+    span; `slots` are the KV slots of each span's context, padding points at slot 0 and is masked.
+    `mask` is None where every row sees the whole context of its span. `scatter` picks the real
+    rows, None if all are.
     """
 
-    rows: Int[Tensor, "spans width"]
-    slots: Int[Tensor, "spans context"]
+    num_spans: int
+    width: int
+    rows: Int[Tensor, " spans_width"]
+    slots: Int[Tensor, " spans_context"]
     mask: Bool[Tensor, "spans 1 width context"] | None
     scatter: Int[Tensor, " real"] | None
 
@@ -150,8 +137,10 @@ def _group(
     is_padded = int(lens.sum()) != rows.numel()
     real = torch.arange(width) < lens[:, None]
     return AttentionGroup(
-        rows=rows.to(device),
-        slots=slots.to(device),
+        num_spans=len(spans),
+        width=width,
+        rows=rows.flatten().to(device),
+        slots=slots.flatten().to(device),
         mask=None if mask is None else mask.to(device),
         scatter=real.flatten().nonzero().squeeze(1).to(device) if is_padded else None,
     )

@@ -26,39 +26,41 @@ class PagedAttention:
         self._pool.write(layer, self._layout.slots, keys, values)
         groups = self._layout.groups
         if len(groups) == 1 and groups[0].scatter is None:
-            attended = self._attend_group(layer, 0, queries)
-            return attended.reshape(queries.shape)
+            return self._attend_group(layer, 0, queries)
         output = torch.empty_like(queries)
         for index, group in enumerate(groups):
-            attended = self._attend_group(layer, index, queries).flatten(0, 1)
-            rows = group.rows.flatten()
+            attended = self._attend_group(layer, index, queries.index_select(0, group.rows))
+            rows = group.rows
             if group.scatter is not None:
                 attended, rows = attended[group.scatter], rows[group.scatter]
-            output[rows] = attended
+            output.index_copy_(0, rows, attended)
         return output
 
-    def _attend_group(self, layer: int, index: int, queries: Queries) -> torch.Tensor:
-        """Give `[spans, width, heads, head_dim]`."""
+    def _attend_group(self, layer: int, index: int, queries: Queries) -> Queries:
+        """Attend the rows of one group, padding included."""
         group = self._layout.groups[index]
-        num_spans, width = group.rows.shape
-        num_heads, head_dim = queries.shape[1:]
-        keys = self._pool.keys[layer][group.slots].transpose(1, 2)
-        values = self._pool.values[layer][group.slots].transpose(1, 2)
+        num_spans, width = group.num_spans, group.width
+        _, num_heads, head_dim = queries.shape
+        # index_select is several times faster on a CPU than indexing with brackets.
+        keys = self._pool.keys[layer].index_select(0, group.slots)
+        values = self._pool.values[layer].index_select(0, group.slots)
         num_kv_heads = keys.shape[1]
         shared = num_heads // num_kv_heads
         folded = (
-            queries[group.rows]
-            .view(num_spans, width, num_kv_heads, shared, head_dim)
+            queries.view(num_spans, width, num_kv_heads, shared, head_dim)
             .permute(0, 2, 3, 1, 4)
             .reshape(num_spans, num_kv_heads, shared * width, head_dim)
         )
         attended = functional.scaled_dot_product_attention(
-            folded, keys, values, attn_mask=self._mask(index, group, shared)
+            folded,
+            keys.view(num_spans, -1, num_kv_heads, head_dim).transpose(1, 2),
+            values.view(num_spans, -1, num_kv_heads, head_dim).transpose(1, 2),
+            attn_mask=self._mask(index, group, shared),
         )
         return (
             attended.view(num_spans, num_kv_heads, shared, width, head_dim)
             .permute(0, 3, 1, 2, 4)
-            .reshape(num_spans, width, num_heads, head_dim)
+            .reshape(num_spans * width, num_heads, head_dim)
         )
 
     def _mask(self, index: int, group: AttentionGroup, shared: int) -> torch.Tensor | None:

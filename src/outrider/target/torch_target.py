@@ -1,26 +1,16 @@
 """The target on torch: reference, and the path for any device torch runs on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from outrider.kvcache.pool import KVPool
 from outrider.models.decoder import Decoder
-from outrider.target.layout import Layout, Span, lay_out, spans_of
+from outrider.target.layout import Layout, lay_out, spans_of
 from outrider.target.paged import PagedAttention
-from outrider.tensor.shapes import Hidden, Logits
+from outrider.tensor.span import Span, SpanScores
 from outrider.tensor.window import Scores, Taps, VerifyWindow
-
-
-@dataclass(frozen=True, slots=True)
-class SpanScores:
-    """Logits and features of a forward over spans; the rows are laid out as `layout` says."""
-
-    logits: Logits
-    features: Hidden | None
-    layout: Layout
 
 
 class TorchTarget:
@@ -41,14 +31,17 @@ class TorchTarget:
 
     def score(self, window: VerifyWindow, taps: Taps = ()) -> Scores:
         """Compute the window in one forward; see `Target`."""
-        scored = self.score_spans(spans_of(window), taps)
-        layout = scored.layout
+        layout = lay_out(spans_of(window), self.pool.block_size, self._device)
+        scored = self._forward(layout, taps)
         return Scores(scored.logits, layout.first_row, scored.features, layout.first_token)
 
-    @torch.inference_mode()
     def score_spans(self, spans: Sequence[Span], taps: Taps = ()) -> SpanScores:
-        """Compute spans in one forward; drafters that keep a cache of their own call this."""
-        layout = lay_out(spans, self.pool.block_size, self._device)
+        """Compute spans in one forward; what keeps a cache of its own calls this."""
+        return self._forward(lay_out(spans, self.pool.block_size, self._device), taps)
+
+    @torch.inference_mode()
+    def _forward(self, layout: Layout, taps: Taps) -> SpanScores:
         cache = PagedAttention(self.pool, layout)
         hidden, features = self._decoder(layout.tokens, layout.positions, cache, taps)
-        return SpanScores(self._decoder.logits(hidden[layout.judged]), features, layout)
+        judged = hidden.index_select(0, layout.judged)
+        return SpanScores(self._decoder.logits(judged), features)

@@ -64,7 +64,7 @@ def tiny_spec(
 
 def tiny_decoder(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float64) -> Decoder:
     """A decoder with random weights; equal seeds give equal weights, rounded to `dtype`."""
-    return load_decoder(spec, _InMemory(tiny_tensors(spec, seed)), dtype)
+    return load_decoder(spec, InMemoryTensors(tiny_tensors(spec, seed)), dtype)
 
 
 def tiny_tensors(spec: ModelSpec, seed: int) -> dict[str, Tensor]:
@@ -105,16 +105,19 @@ def byte_tokenizer(vocab_size: int) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-class _InMemory:
-    """A `TensorSource` over a dictionary."""
+class InMemoryTensors:
+    """A `weights.TensorSource` over a dictionary."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        """Serve `tensors` under their names."""
         self._tensors = tensors
 
     def shapes(self) -> Mapping[str, Shape]:
+        """Shape of every tensor."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def read(self, name: str) -> Tensor:
+        """One tensor."""
         return self._tensors[name]
 
 
