@@ -40,7 +40,7 @@ class SamplingParams:
     top_k: int = 0
     """Keep the `top_k` most likely tokens (ties at the border stay); 0 keeps all."""
     top_p: float = 1.0
-    """Keep the fewest tokens that hold this probability; 1 keeps all."""
+    """Keep the fewest tokens that hold this probability (ties at the border stay); 1 keeps all."""
     min_p: float = 0.0
     """Keep tokens at least this fraction as likely as the most likely one."""
     repetition_penalty: float = 1.0

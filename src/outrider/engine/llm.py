@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from outrider.core.acceptance import Acceptance
-from outrider.core.ids import RequestId
+from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import Finish, FinishReason, Origin, TokenLogprobs
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
@@ -14,12 +14,19 @@ from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.engine.report import Delta, StepReport
-from outrider.engine.resolve import build, resolve
+from outrider.engine.resolve import EnginePlan, build, load_decoder, new_target, resolve
 from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
+from outrider.models.decoder import Decoder
+from outrider.models.spec import ModelSpec
 from outrider.models.tokenizer import Tokenizer
 from outrider.sampling.noise import Purpose, mix
+from outrider.target.torch_target import TorchTarget
+from outrider.tensor.shapes import Logits
+from outrider.tensor.span import Span
 
 Prompt = str | Sequence[int]
+
+_OF_THE_WEIGHTS = ("dtype", "device")
 
 
 @dataclass(slots=True)
@@ -104,11 +111,60 @@ class LLM:
         for name in options:
             if name not in known:
                 raise ConfigError(unknown_name("engine option", name, known))
-        self.config = EngineConfig(model=model, speculative=speculative_config, **options)
-        self._plan = resolve(self.config)
-        self.engine: Engine = build(self._plan)
-        self.tokenizer: Tokenizer = self._plan.checkpoint.tokenizer
+        plan = resolve(EngineConfig(model=model, speculative=speculative_config, **options))
+        self._start(plan, load_decoder(plan))
+
+    def _start(self, plan: EnginePlan, decoder: Decoder) -> None:
+        self.config = plan.config
+        self._plan = plan
+        self._decoder = decoder
+        self.engine: Engine = build(plan, decoder)
+        self.tokenizer: Tokenizer = plan.checkpoint.tokenizer
+        self.spec: ModelSpec = plan.checkpoint.spec
         self._num_requests = 0
+
+    def sibling(
+        self,
+        *,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Make another engine over the same loaded weights, with a KV cache of its own.
+
+        It speculates as `speculative_config` says, by default not at all; `options` replace fields
+        of this engine's config.
+
+        Raises:
+            ConfigError: An option is unknown, cannot work, or would need other weights.
+            ModelError: The drafter cannot be used.
+        """
+        if isinstance(speculative_config, Mapping):
+            speculative_config = SpeculativeConfig.from_options(speculative_config)
+        known = set(EngineConfig.__dataclass_fields__) - {"model", "speculative", *_OF_THE_WEIGHTS}
+        for name in options:
+            if name not in known:
+                raise ConfigError(unknown_name("option of a sibling engine", name, known))
+        config = replace(self.config, speculative=speculative_config, **options)
+        other = object.__new__(type(self))
+        other._start(resolve(config, self._plan.checkpoint), self._decoder)
+        return other
+
+    def new_target(self, num_tokens: int) -> TorchTarget:
+        """Make a bare target over the same loaded weights, with KV blocks for `num_tokens`."""
+        num_blocks = -(-num_tokens // self.config.block_size)
+        return new_target(self._plan, self._decoder, num_blocks)
+
+    def score_tokens(self, prompt: Sequence[int], continuation: Sequence[int]) -> Logits:
+        """Score a given continuation in one forward that shares nothing with the engine's cache.
+
+        Row i holds the raw logits after `prompt` and the first i tokens of `continuation`: it
+        predicts `continuation[i]`. Both need at least one token.
+        """
+        tokens = [*prompt, *continuation[:-1]]
+        target = self.new_target(len(tokens))
+        blocks = [BlockId(i) for i in range(-(-len(tokens) // self.config.block_size))]
+        span = Span(tokens, kv_len=0, block_table=blocks, num_judged=len(continuation))
+        return target.score_spans([span]).logits
 
     def generate(
         self,
@@ -190,7 +246,7 @@ class LLM:
         number = self._num_requests
         self._num_requests += 1
         if params.seed is not None:
-            seed = mix(Purpose.SEED, params.seed, index)
+            seed = continuation_seed(params.seed, index)
         else:
             seed = mix(Purpose.SEED, self.config.seed, number, index)
         return Request(RequestId(f"request-{number}"), tokens, params, seed, group, index)
@@ -229,6 +285,11 @@ class LLM:
                     f"prompt {one.request.group} failed after {one.sequence.num_output} tokens: "
                     f"{finish.detail}"
                 )
+
+
+def continuation_seed(seed: int, index: int = 0) -> int:
+    """Give the seed of the noise of continuation `index` of a request with this `seed`."""
+    return mix(Purpose.SEED, seed, index)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -13,6 +13,7 @@ from outrider.engine.engine import Engine, EngineParts
 from outrider.errors import ConfigError
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
+from outrider.models.decoder import Decoder
 from outrider.schedule.admission import Limits
 from outrider.schedule.lengths import Fixed, LengthPolicy, Off
 from outrider.target.torch_target import TorchTarget
@@ -33,14 +34,14 @@ class EnginePlan:
     max_context_len: int
 
 
-def resolve(config: EngineConfig) -> EnginePlan:
-    """Open the checkpoint and fix what the config left open.
+def resolve(config: EngineConfig, checkpoint: Checkpoint | None = None) -> EnginePlan:
+    """Open the checkpoint, unless it is given, and fix what the config left open.
 
     Raises:
         ModelError: The checkpoint cannot be used.
         ConfigError: The config asks for something this machine or checkpoint does not have.
     """
-    checkpoint = open_checkpoint(config.model)
+    checkpoint = checkpoint or open_checkpoint(config.model)
     spec = checkpoint.spec
     _check_device(config.device)
     context = config.max_context_len or spec.max_context_len
@@ -63,14 +64,31 @@ def resolve(config: EngineConfig) -> EnginePlan:
     )
 
 
-def build(plan: EnginePlan) -> Engine:
-    """Load the weights and put the engine together."""
+def load_decoder(plan: EnginePlan, checkpoint: Checkpoint | None = None) -> Decoder:
+    """Load the weights of the target, or of another checkpoint in the target's dtype."""
+    if plan.config.threads is not None:
+        torch.set_num_threads(plan.config.threads)
+    return (checkpoint or plan.checkpoint).load_decoder(plan.dtype)
+
+
+def new_target(plan: EnginePlan, decoder: Decoder, num_kv_blocks: int) -> TorchTarget:
+    """Put a KV pool beside loaded weights; the weights may be in use elsewhere."""
+    return TorchTarget(
+        decoder,
+        num_blocks=num_kv_blocks,
+        block_size=plan.config.block_size,
+        device=plan.config.device,
+    )
+
+
+def build(plan: EnginePlan, decoder: Decoder) -> Engine:
+    """Put the engine together around loaded weights."""
     config, spec = plan.config, plan.checkpoint.spec
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return Engine(
         EngineParts(
-            target=_load(plan, plan.checkpoint),
+            target=new_target(plan, decoder, plan.num_kv_blocks),
             drafter=_drafter(plan),
             lengths=_lengths(config),
             verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids),
@@ -87,12 +105,7 @@ def build(plan: EnginePlan) -> Engine:
 
 def _load(plan: EnginePlan, checkpoint: Checkpoint) -> TorchTarget:
     """Load weights and reserve a KV pool of the plan's size for them."""
-    return TorchTarget(
-        checkpoint.load_decoder(plan.dtype),
-        num_blocks=plan.num_kv_blocks,
-        block_size=plan.config.block_size,
-        device=plan.config.device,
-    )
+    return new_target(plan, load_decoder(plan, checkpoint), plan.num_kv_blocks)
 
 
 def _drafter(plan: EnginePlan) -> Drafter | None:

@@ -5,7 +5,7 @@ spelled out here. Only byte-level BPE is built from parts; see `models.tokenizer
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -85,18 +85,22 @@ def build(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
 def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int], list[tuple[str, str]]]:
     tokens = metadata.get("tokenizer.ggml.tokens")
     merges = metadata.get("tokenizer.ggml.merges")
-    if not isinstance(tokens, list) or not isinstance(merges, list):
+    if not _is_list_of_text(tokens) or not _is_list_of_text(merges):
         raise CorruptCheckpoint(
             "the GGUF file lacks tokenizer.ggml.tokens or tokenizer.ggml.merges; "
             "convert it again with its tokenizer"
         )
     kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    if len(kinds) != len(tokens):
+    if not isinstance(kinds, list) or len(kinds) != len(tokens):
         raise CorruptCheckpoint(
-            f"the GGUF file has {len(tokens)} tokens but {len(kinds)} token types"
+            f"tokenizer.ggml.token_type does not give one type for each of {len(tokens)} tokens"
         )
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     broken = [merge for merge, pair in zip(merges, pairs, strict=True) if len(pair) == 1]
     if broken:
         raise CorruptCheckpoint(f"GGUF merge {broken[0]!r} does not name two tokens")
     return tokens, kinds, [(left, right) for left, right in pairs]
+
+
+def _is_list_of_text(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

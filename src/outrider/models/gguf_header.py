@@ -98,6 +98,8 @@ def _entry(cursor: "_Cursor") -> TensorEntry:
     if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
         raise cursor.fault(f"tensor {name!r} has {num_dimensions} dimensions")
     shape = tuple(cursor.integer("<Q") for _ in range(num_dimensions))[::-1]
+    if 0 in shape:
+        raise cursor.fault(f"tensor {name!r} is empty, its shape is {shape}")
     number = cursor.integer("<I")
     try:
         kind = GGMLQuantizationType(number)
@@ -162,16 +164,9 @@ class _Cursor:
             return self.string()
         if kind == _ARRAY:
             item_kind, count = self.integer("<I"), self.integer("<Q")
-            return self._array(item_kind, count)
+            return self._strings(count) if item_kind == _STRING else self._scalars(item_kind, count)
         (scalar,) = self._scalars(kind, 1)
         return scalar
-
-    def _array(self, kind: int, count: int) -> list[Any]:
-        if kind == _STRING:
-            return self._strings(count)
-        if kind == _ARRAY:
-            return [self.value(_ARRAY) for _ in range(count)]
-        return self._scalars(kind, count)
 
     def _scalars(self, kind: int, count: int) -> list[Scalar]:
         if kind not in _SCALARS:

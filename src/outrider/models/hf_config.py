@@ -1,9 +1,10 @@
 """A Hugging Face `config.json` as a `ModelSpec`, and back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 from outrider.errors import UnsupportedModel
+from outrider.models.fields import Fields
 from outrider.models.spec import (
     SUPPORTED_ARCHITECTURES,
     Architecture,
@@ -11,7 +12,6 @@ from outrider.models.spec import (
     RopeScaling,
     RopeSpec,
     extended_len,
-    required,
     unsupported_architecture,
     yarn_temperature,
 )
@@ -21,6 +21,7 @@ _CAUSAL_LM: dict[str, Architecture] = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
+_QWEN3_HEAD_DIM = 128
 
 
 def from_hf_config(
@@ -34,121 +35,36 @@ def from_hf_config(
     Raises:
         UnsupportedModel: another architecture, quantised weights, sliding windows, a rope type or a
             bias that this family does not implement.
-        CorruptCheckpoint: a required key is absent.
+        CorruptCheckpoint: a required key is absent, or a value has the wrong type or range.
     """
-    architecture = _hf_architecture(config)
-    _refuse_unsupported(config, architecture)
-    num_heads = required(config, "num_attention_heads")
-    hidden_size = required(config, "hidden_size")
-    rope = _hf_rope(config)
-    generation = generation_config or {}
+    fields = Fields(config)
+    architecture = _architecture(fields)
+    _refuse_unsupported(fields, architecture)
+    num_heads = fields.integer("num_attention_heads")
+    hidden_size = fields.integer("hidden_size")
+    rope = _rope(fields)
     return ModelSpec(
         architecture=architecture,
-        vocab_size=required(config, "vocab_size"),
+        vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
-        num_layers=required(config, "num_hidden_layers"),
+        num_layers=fields.integer("num_hidden_layers"),
         num_heads=num_heads,
-        num_kv_heads=config.get("num_key_value_heads") or num_heads,
-        head_dim=config.get("head_dim") or _default_head_dim(architecture, hidden_size, num_heads),
-        intermediate_size=required(config, "intermediate_size"),
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        num_kv_heads=fields.integer("num_key_value_heads", num_heads),
+        head_dim=fields.integer(
+            "head_dim",
+            _QWEN3_HEAD_DIM if architecture == "qwen3" else hidden_size // max(num_heads, 1),
+        ),
+        intermediate_size=fields.integer("intermediate_size"),
+        norm_eps=fields.real("rms_norm_eps", 1e-6),
         rope=rope,
         qkv_bias=architecture == "qwen2",
         qk_norm=architecture == "qwen3",
-        tied_head=bool(config.get("tie_word_embeddings", False)),
+        tied_head=fields.flag("tie_word_embeddings"),
         max_context_len=extended_len(rope),
-        stop_token_ids=_token_ids(config.get("eos_token_id"))
-        | _token_ids(generation.get("eos_token_id")),
-        bos_token_id=config.get("bos_token_id"),
+        stop_token_ids=fields.token_ids("eos_token_id")
+        | Fields(generation_config or {}).token_ids("eos_token_id"),
+        bos_token_id=fields.integer("bos_token_id") if fields.has("bos_token_id") else None,
     )
-
-
-def _hf_architecture(config: Mapping[str, Any]) -> Architecture:
-    classes = config.get("architectures") or []
-    for name in classes:
-        if name not in _CAUSAL_LM:
-            raise unsupported_architecture(name)
-        return _CAUSAL_LM[name]
-    model_type = config.get("model_type")
-    if model_type not in SUPPORTED_ARCHITECTURES:
-        raise unsupported_architecture(model_type)
-    return cast("Architecture", model_type)
-
-
-def _refuse_unsupported(config: Mapping[str, Any], architecture: Architecture) -> None:
-    layer_types = config.get("layer_types") or []
-    if config.get("use_sliding_window") or any(kind != "full_attention" for kind in layer_types):
-        raise UnsupportedModel(
-            "the checkpoint uses sliding-window attention, which is not implemented; "
-            "use a checkpoint with use_sliding_window: false"
-        )
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
-        raise UnsupportedModel(
-            f"the safetensors are quantised ({method}), which is not implemented; "
-            "use the unquantised checkpoint or a GGUF of the same model"
-        )
-    if config.get("mlp_bias") or (config.get("attention_bias") and architecture != "qwen2"):
-        raise UnsupportedModel(
-            f"attention_bias or mlp_bias is set, which is not implemented for {architecture}; "
-            "only qwen2 carries biases, on its query, key and value projections"
-        )
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
-        raise UnsupportedModel(f"hidden_act {activation!r} is not implemented; supported: silu")
-
-
-def _default_head_dim(architecture: Architecture, hidden_size: int, num_heads: int) -> int:
-    return 128 if architecture == "qwen3" else hidden_size // num_heads
-
-
-def _token_ids(value: object) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    if isinstance(value, int):
-        return frozenset((value,))
-    return frozenset(int(token) for token in cast("Sequence[int]", value))
-
-
-def _hf_rope(config: Mapping[str, Any]) -> RopeSpec:
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
-    max_position = required(config, "max_position_embeddings")
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise UnsupportedModel("partial_rotary_factor other than 1 is not implemented")
-    if kind in ("default", "none"):
-        return RopeSpec(theta=float(theta), max_position=max_position)
-    if kind not in ("linear", "llama3", "yarn"):
-        raise UnsupportedModel(
-            f"rope type {kind!r} is not implemented; supported: default, linear, llama3, yarn"
-        )
-    original = parameters.get("original_max_position_embeddings") or max_position
-    factor = float(parameters.get("factor") or max_position / original)
-    return RopeSpec(
-        theta=float(theta),
-        max_position=max_position,
-        scaling=cast("RopeScaling", kind),
-        factor=factor,
-        original_max_position=int(original),
-        low_freq_factor=float(parameters.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(parameters.get("high_freq_factor") or 4.0),
-        beta_fast=float(parameters.get("beta_fast") or 32.0),
-        beta_slow=float(parameters.get("beta_slow") or 1.0),
-        attention_factor=_yarn_attention_factor(parameters, factor) if kind == "yarn" else 1.0,
-        truncate=bool(parameters.get("truncate", True)),
-    )
-
-
-def _yarn_attention_factor(parameters: Mapping[str, Any], factor: float) -> float:
-    """Temperature of YaRN, folded into cosine and sine (paper, section 3.4)."""
-    given = parameters.get("attention_factor")
-    if given is not None:
-        return float(given)
-    mscale, mscale_all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if mscale and mscale_all_dim:
-        return yarn_temperature(factor, mscale) / yarn_temperature(factor, mscale_all_dim)
-    return yarn_temperature(factor)
 
 
 def to_hf_config(spec: ModelSpec) -> dict[str, Any]:
@@ -198,3 +114,83 @@ def _scaling_details(rope: RopeSpec) -> dict[str, float | bool]:
             "truncate": rope.truncate,
         }
     return {}
+
+
+def _architecture(fields: Fields) -> Architecture:
+    classes = fields.items("architectures")
+    if classes:
+        name = str(classes[0])
+        if name not in _CAUSAL_LM:
+            raise unsupported_architecture(name)
+        return _CAUSAL_LM[name]
+    model_type = fields.text("model_type", "unknown")
+    if model_type not in SUPPORTED_ARCHITECTURES:
+        raise unsupported_architecture(model_type)
+    return model_type
+
+
+def _refuse_unsupported(fields: Fields, architecture: Architecture) -> None:
+    mixed = any(kind != "full_attention" for kind in fields.items("layer_types"))
+    if fields.flag("use_sliding_window") or mixed:
+        raise UnsupportedModel(
+            "the checkpoint uses sliding-window attention, which is not implemented; "
+            "use a checkpoint with use_sliding_window: false"
+        )
+    if fields.has("quantization_config"):
+        method = fields.section("quantization_config").text("quant_method", "unknown method")
+        raise UnsupportedModel(
+            f"the safetensors are quantised ({method}), which is not implemented; "
+            "use the unquantised checkpoint or a GGUF of the same model"
+        )
+    if fields.flag("mlp_bias") or (fields.flag("attention_bias") and architecture != "qwen2"):
+        raise UnsupportedModel(
+            f"attention_bias or mlp_bias is set, which is not implemented for {architecture}; "
+            "only qwen2 carries biases, on its query, key and value projections"
+        )
+    activation = fields.text("hidden_act", "silu")
+    if activation != "silu":
+        raise UnsupportedModel(f"hidden_act {activation!r} is not implemented; supported: silu")
+    if fields.real("partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedModel("partial_rotary_factor other than 1 is not implemented")
+
+
+def _rope(fields: Fields) -> RopeSpec:
+    name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
+    parameters = fields.section(name)
+    theta = parameters.real("rope_theta", fields.real("rope_theta", 10000.0))
+    max_position = fields.integer("max_position_embeddings")
+    kind = parameters.text("rope_type", parameters.text("type", "default"))
+    if parameters.real("partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedModel("partial_rotary_factor other than 1 is not implemented")
+    if kind == "default":
+        return RopeSpec(theta=theta, max_position=max_position)
+    if kind not in ("linear", "llama3", "yarn"):
+        raise UnsupportedModel(
+            f"rope type {kind!r} is not implemented; supported: default, linear, llama3, yarn"
+        )
+    original = parameters.integer("original_max_position_embeddings", max_position)
+    factor = parameters.real("factor", max_position / max(original, 1))
+    return RopeSpec(
+        theta=theta,
+        max_position=max_position,
+        scaling=cast("RopeScaling", kind),
+        factor=factor,
+        original_max_position=original,
+        low_freq_factor=parameters.real("low_freq_factor", 1.0),
+        high_freq_factor=parameters.real("high_freq_factor", 4.0),
+        beta_fast=parameters.real("beta_fast", 32.0),
+        beta_slow=parameters.real("beta_slow", 1.0),
+        attention_factor=_yarn_attention_factor(parameters, factor) if kind == "yarn" else 1.0,
+        truncate=parameters.flag("truncate", default=True),
+    )
+
+
+def _yarn_attention_factor(parameters: Fields, factor: float) -> float:
+    """Temperature of YaRN, folded into cosine and sine (paper, section 3.4)."""
+    mscale = parameters.real("mscale", 0.0)
+    mscale_all_dim = parameters.real("mscale_all_dim", 0.0)
+    if mscale and mscale_all_dim:
+        derived = yarn_temperature(factor, mscale) / yarn_temperature(factor, mscale_all_dim)
+    else:
+        derived = yarn_temperature(factor)
+    return parameters.real("attention_factor", derived)

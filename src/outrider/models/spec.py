@@ -5,14 +5,27 @@ setting that this family does not implement is refused there and nowhere else.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from outrider.errors import CorruptCheckpoint, UnsupportedModel
 
 Architecture = Literal["llama", "qwen2", "qwen3"]
 RopeScaling = Literal["none", "linear", "llama3", "yarn"]
+
+# Above these, a number is damage and would be found out by running out of memory.
+_LARGEST_SIZE = 1 << 31
+_MOST_LAYERS = 10_000
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "intermediate_size",
+    "max_context_len",
+)
 
 SUPPORTED_ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
 
@@ -43,6 +56,23 @@ class RopeSpec:
     attention_factor: float = 1.0
     truncate: bool = True
     frequency_divisors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that give no frequencies.
+
+        Raises:
+            CorruptCheckpoint: a parameter is out of range.
+        """
+        positive = (self.factor, self.beta_slow, self.beta_fast, self.attention_factor)
+        fine = (
+            self.theta > 1.0
+            and self.max_position > 0
+            and self.original_max_position >= (0 if self.scaling in ("none", "linear") else 1)
+            and all(0.0 < value < math.inf for value in (*positive, *self.frequency_divisors))
+            and self.low_freq_factor < self.high_freq_factor
+        )
+        if not fine:
+            raise CorruptCheckpoint(f"rotary settings are out of range: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +107,13 @@ class ModelSpec:
             CorruptCheckpoint: a size is not positive, the heads do not divide into groups, or the
                 head dimension is odd.
         """
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_layers",
-            "num_heads",
-            "num_kv_heads",
-            "head_dim",
-            "intermediate_size",
-            "max_context_len",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise CorruptCheckpoint(f"{name} is {value!r} but must be a positive integer")
+        for name in _SIZES:
+            if not 1 <= getattr(self, name) <= _LARGEST_SIZE:
+                raise CorruptCheckpoint(
+                    f"{name} is {getattr(self, name)}, outside 1 to {_LARGEST_SIZE}"
+                )
+        if self.num_layers > _MOST_LAYERS:
+            raise CorruptCheckpoint(f"num_layers is {self.num_layers}, above {_MOST_LAYERS}")
         if self.num_heads % self.num_kv_heads:
             raise CorruptCheckpoint(
                 f"{self.num_heads} query heads cannot share {self.num_kv_heads} key heads; "
@@ -97,20 +121,11 @@ class ModelSpec:
             )
         if self.head_dim % 2:
             raise CorruptCheckpoint(f"head_dim is {self.head_dim} but rotary pairs need it even")
-
-
-def required(values: Mapping[str, Any], key: str) -> Any:
-    """The value of `key`, which no decoder can be built without.
-
-    Raises:
-        CorruptCheckpoint: it is absent.
-    """
-    if values.get(key) is None:
-        raise CorruptCheckpoint(
-            f"the checkpoint's metadata lacks {key!r}, which the decoder cannot be built without; "
-            "download it again or convert it again"
-        )
-    return values[key]
+        divisors = self.rope.frequency_divisors
+        if divisors and len(divisors) != self.head_dim // 2:
+            raise CorruptCheckpoint(
+                f"{len(divisors)} rope divisors do not fit {self.head_dim // 2} rotary pairs"
+            )
 
 
 def unsupported_architecture(found: object) -> UnsupportedModel:

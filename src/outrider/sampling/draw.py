@@ -3,7 +3,7 @@
 import torch
 
 from outrider.core.sequence import Sequence
-from outrider.sampling.noise import Purpose, gumbel, uniform
+from outrider.sampling.noise import Purpose, gumbel_argmax, uniform
 from outrider.sampling.warp import probabilities
 from outrider.tensor.shapes import LogitRow, Probs
 
@@ -17,11 +17,15 @@ def coupled_token(warped: LogitRow, seed: int, position: int, *, is_greedy: bool
     """
     if is_greedy:
         return int(warped.argmax())
-    candidates = torch.nonzero(warped > -torch.inf).squeeze(1)
-    if candidates.numel() == 0:  # All NaN or masked: the caller's finiteness check names it.
-        return int(warped.argmax())
-    noisy = warped[candidates].to(torch.float64) + gumbel(seed, Purpose.MATCH, position, candidates)
-    return int(candidates[noisy.argmax()])
+    if bool(warped.min() > -torch.inf):
+        tokens, scores = torch.arange(warped.numel(), device=warped.device), warped
+    else:
+        tokens = torch.nonzero(warped > -torch.inf).squeeze(1)
+        if tokens.numel() == 0:  # All NaN or masked: the caller's check names it.
+            return int(warped.argmax())
+        scores = warped[tokens]
+    best = gumbel_argmax(scores.to(torch.float64), seed, Purpose.MATCH, position, tokens)
+    return int(tokens[best])
 
 
 def draw(probs: Probs, uniform_number: float) -> int:

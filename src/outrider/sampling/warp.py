@@ -15,6 +15,8 @@ from outrider.core.request import SamplingParams
 from outrider.errors import RequestRejected
 from outrider.tensor.shapes import LogitRow, Probs
 
+NUCLEUS_GUESS = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -99,11 +101,19 @@ def _truncate(row: Tensor, params: SamplingParams) -> Tensor:
 
 def _nucleus(row: Tensor, top_p: float) -> Tensor:
     """Keep the fewest tokens whose probability reaches `top_p`; the likeliest always stays."""
-    values, order = torch.sort(row, descending=True, stable=True)
-    mass_before = torch.softmax(values.to(torch.float64), dim=-1).cumsum(0).roll(1)
-    mass_before[0] = 0.0
-    drop = order[mass_before >= top_p]
-    return row.index_fill(0, drop, -torch.inf)
+    # Sorting a whole vocabulary costs more than everything else here, and is rarely needed.
+    values, mass = _largest(row, min(NUCLEUS_GUESS, row.numel()))
+    if float(mass[-1]) < top_p:
+        values, mass = _largest(row, row.numel())
+    num_kept = 1 + int((mass[:-1] < top_p).sum())
+    return row.masked_fill(row < values[num_kept - 1], -torch.inf)
+
+
+def _largest(row: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Give the largest values, falling, and the probability up to each of them."""
+    values = torch.topk(row, number).values
+    wide = values.to(torch.float64)
+    return values, (wide - row.to(torch.float64).logsumexp(0)).exp().cumsum(0)
 
 
 def _ids(tokens: Iterable[int], row: Tensor) -> Tensor:

@@ -1,0 +1,130 @@
+"""Drives an engine with a constant number of requests in flight and notes when tokens came."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from outrider.analysis.prompts import PromptRow
+from outrider.core.acceptance import Acceptance
+from outrider.core.ids import RequestId
+from outrider.core.outcome import FinishReason
+from outrider.core.request import Request, SamplingParams
+from outrider.core.sequence import Sequence as Tokens
+from outrider.engine.llm import LLM, continuation_seed
+from outrider.errors import RequestError, RequestFailed, RequestRejected
+
+OnDone = Callable[["Completed"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A tokenized prompt and how to continue it. `params.seed` fixes its noise."""
+
+    id: str
+    domain: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(slots=True)
+class Completed:
+    """A finished job. Times are seconds on the monotonic clock, `token_times` one per step."""
+
+    job: Job
+    arrival: float
+    sequence: Tokens
+    token_times: list[float] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The generated tokens."""
+        return list(self.sequence.output)
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """The job's counters."""
+        return self.sequence.acceptance
+
+    @property
+    def ending(self) -> tuple[str, int | str | None]:
+        """Finish reason and what it was: the stop token or string."""
+        finish = self.sequence.finish
+        return ("", None) if finish is None else (finish.reason.value, finish.detail)
+
+
+def encode_prompt(llm: LLM, text: str, *, raw: bool) -> tuple[int, ...]:
+    """Tokenize as a user's chat message, or as it is if `raw` or the model has no chat template."""
+    if raw or llm.tokenizer.chat_template is None:
+        return tuple(llm.tokenizer.encode(text))
+    return tuple(llm.chat_prompt([{"role": "user", "content": text}]))
+
+
+def jobs_of(
+    llm: LLM, rows: Sequence[PromptRow], params: SamplingParams, *, raw: bool = False
+) -> list[Job]:
+    """Make one job per prompt, the i-th with seed `params.seed` + i."""
+    return [
+        Job(row.id, row.domain, encode_prompt(llm, row.text, raw=raw), _seeded(params, number))
+        for number, row in enumerate(rows)
+    ]
+
+
+def run_jobs(
+    llm: LLM, jobs: Sequence[Job], *, concurrency: int, on_done: OnDone | None = None
+) -> list[Completed]:
+    """Run all jobs, `concurrency` at a time: the next one enters when one has finished.
+
+    The results are in the order of the jobs.
+
+    Raises:
+        RequestRejected: A job cannot be served; the message names its prompt.
+        RequestFailed: A job failed while running.
+    """
+    waiting = deque(enumerate(jobs))
+    running: dict[RequestId, tuple[int, Completed]] = {}
+    done: dict[int, Completed] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < concurrency:
+                number, job = waiting.popleft()
+                running[RequestId(f"job-{number}")] = (number, _add(llm, job, number))
+            report = llm.engine.step()
+            now = time.perf_counter()
+            for delta in report.deltas:
+                number, one = running[delta.request_id]
+                if delta.tokens:
+                    one.token_times.append(now)
+                if delta.finish is not None:
+                    del running[delta.request_id]
+                    _require_success(one)
+                    done[number] = one
+                    if on_done is not None:
+                        on_done(one)
+    finally:
+        for request_id in running:
+            llm.engine.abort(request_id)
+    return [done[number] for number in range(len(jobs))]
+
+
+def _seeded(params: SamplingParams, number: int) -> SamplingParams:
+    options = {name: getattr(params, name) for name in SamplingParams.__dataclass_fields__}
+    return SamplingParams(**{**options, "seed": (params.seed or 0) + number})
+
+
+def _add(llm: LLM, job: Job, number: int) -> Completed:
+    seed = continuation_seed(job.params.seed or 0)
+    request = Request(RequestId(f"job-{number}"), job.prompt, job.params, seed)
+    arrival = time.perf_counter()
+    try:
+        return Completed(job, arrival, llm.engine.add(request))
+    except RequestError as error:
+        raise RequestRejected(f"prompt {job.id}: {error}") from error
+
+
+def _require_success(one: Completed) -> None:
+    finish = one.sequence.finish
+    if finish is not None and finish.reason is FinishReason.ERROR:
+        raise RequestFailed(
+            f"prompt {one.job.id} failed after {one.sequence.num_output} tokens: {finish.detail}"
+        )
