@@ -17,7 +17,7 @@ from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules, commit
 from outrider.engine.detokenize import TextDecoder, TextStream
 from outrider.engine.report import Delta, StepReport
-from outrider.errors import CapacityError, RequestRejected
+from outrider.errors import CapacityError, ConfigError, RequestRejected
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.sampling.warp import check_token_ids
 from outrider.schedule.admission import Admission, Limits
@@ -43,11 +43,33 @@ class EngineParts:
     is_checked: bool = False
 
 
+ANTICIPATING = (
+    "this length policy may look at a draft before deciding to verify it, which biases rejection "
+    "sampling; use verify rule 'matching' or another length policy"
+)
+
+
+def _refuse_lossy(parts: EngineParts) -> None:
+    if parts.drafter is not None and not parts.target.can_roll_back:
+        raise ConfigError(
+            f"{type(parts.target).__name__} cannot forget rejected drafts, so nothing can be "
+            "drafted for it; leave the speculative config out"
+        )
+    if parts.verifier.rule == "rejection" and parts.lengths.anticipating:
+        raise ConfigError(ANTICIPATING)
+
+
 class Engine:
     """Serves requests step by step."""
 
     def __init__(self, parts: EngineParts) -> None:
-        """Take the parts; nothing is loaded here."""
+        """Take the parts; nothing is loaded here.
+
+        Raises:
+            ConfigError: The target cannot forget rejected drafts, or the length policy looks at
+                drafts that rejection sampling must not know.
+        """
+        _refuse_lossy(parts)
         self._parts = parts
         self._target, self._drafter = parts.target, parts.drafter
         self._taps = parts.drafter.taps if parts.drafter is not None else ()
@@ -198,6 +220,8 @@ class Engine:
                     f"prompt token {token} is outside the vocabulary of {spec.vocab_size} ids"
                 )
         check_token_ids(request.params, spec.vocab_size)
+        if request.params.verify_rule == "rejection" and self._parts.lengths.anticipating:
+            raise RequestRejected(ANTICIPATING)
         length = len(request.prompt)
         if length >= limits.max_context_len:
             raise RequestRejected(
