@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.analysis.prompts import PromptRow
 from outrider.core.acceptance import Acceptance
@@ -11,10 +11,12 @@ from outrider.core.ids import RequestId
 from outrider.core.outcome import FinishReason
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
+from outrider.engine.report import Delta
 from outrider.engine.llm import LLM, continuation_seed
 from outrider.errors import RequestError, RequestFailed, RequestRejected
 
 OnDone = Callable[["Completed"], None]
+OnDelta = Callable[[Delta], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Completed:
     arrival: float
     sequence: Tokens
     token_times: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """From the request to its last token."""
+        return self.token_times[-1] - self.arrival if self.token_times else 0.0
 
     @property
     def tokens(self) -> list[int]:
@@ -64,14 +71,25 @@ def jobs_of(
     llm: LLM, rows: Sequence[PromptRow], params: SamplingParams, *, raw: bool = False
 ) -> list[Job]:
     """Make one job per prompt, the i-th with seed `params.seed` + i."""
+    first_seed = params.seed or 0
     return [
-        Job(row.id, row.domain, encode_prompt(llm, row.text, raw=raw), _seeded(params, number))
+        Job(
+            row.id,
+            row.domain,
+            encode_prompt(llm, row.text, raw=raw),
+            replace(params, seed=first_seed + number),
+        )
         for number, row in enumerate(rows)
     ]
 
 
 def run_jobs(
-    llm: LLM, jobs: Sequence[Job], *, concurrency: int, on_done: OnDone | None = None
+    llm: LLM,
+    jobs: Sequence[Job],
+    *,
+    concurrency: int = 1,
+    on_done: OnDone = lambda _: None,
+    on_delta: OnDelta = lambda _: None,
 ) -> list[Completed]:
     """Run all jobs, `concurrency` at a time: the next one enters when one has finished.
 
@@ -95,21 +113,16 @@ def run_jobs(
                 number, one = running[delta.request_id]
                 if delta.tokens:
                     one.token_times.append(now)
+                on_delta(delta)
                 if delta.finish is not None:
                     del running[delta.request_id]
                     _require_success(one)
                     done[number] = one
-                    if on_done is not None:
-                        on_done(one)
+                    on_done(one)
     finally:
         for request_id in running:
             llm.engine.abort(request_id)
     return [done[number] for number in range(len(jobs))]
-
-
-def _seeded(params: SamplingParams, number: int) -> SamplingParams:
-    options = {name: getattr(params, name) for name in SamplingParams.__dataclass_fields__}
-    return SamplingParams(**{**options, "seed": (params.seed or 0) + number})
 
 
 def _add(llm: LLM, job: Job, number: int) -> Completed:

@@ -17,6 +17,8 @@ TokenMask = Callable[[Sequence[int]], Iterable[int] | None]
 
 MAX_PENALTY = 2.0
 MAX_LOGIT_BIAS = 100.0
+# Dividing logits by less would leave the range of float32.
+GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class SamplingParams:
     min_tokens: int = 0
     """No stop token, stop string or end-of-sequence token ends the request before this many."""
     temperature: float = 1.0
-    """0 takes the most likely token; above 0 flattens or sharpens the distribution."""
+    """0 (below 1e-5) takes the likeliest token; else it sharpens or flattens the distribution."""
     top_k: int = 0
     """Keep the `top_k` most likely tokens (ties at the border stay); 0 keeps all."""
     top_p: float = 1.0
@@ -149,7 +151,7 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
-        return self.temperature == 0
+        return self.temperature < GREEDY_BELOW
 
     @property
     def has_history_warps(self) -> bool:

@@ -17,13 +17,13 @@ class SpeculativeConfig:
     """Checkpoint of the drafter, for methods that need one."""
     num_speculative_tokens: int | None = None
     """Longest draft; None takes the method's own default."""
-    prompt_lookup_min: int = 2
+    prompt_lookup_min: int = 1
     """ngram: shortest suffix that counts as a match."""
-    prompt_lookup_max: int = 5
+    prompt_lookup_max: int = 4
     """ngram: longest suffix that is looked up."""
     suffix_decoding_max_cached_tokens: int = 0
     """suffix: tokens of earlier outputs of this process to draft from as well; 0 for none."""
-    suffix_decoding_min_token_prob: float = 0.3
+    suffix_decoding_min_token_prob: float = 0.1
     """suffix: a draft ends where its estimated survival falls below this."""
 
     def __post_init__(self) -> None:

@@ -15,7 +15,8 @@ from outrider.drafters.suffix_automaton import ScoredMatch, SuffixAutomaton
 from outrider.tensor.batch import Batch
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
-DEFAULT_DRAFT_LEN = 8
+DEFAULT_DRAFT_LEN = 12
+MIN_MATCH_LEN = 1
 
 
 @dataclass(slots=True)
@@ -78,7 +79,9 @@ class SuffixDrafter:
         return RowProposal(match.tokens, confidence=match.confidence)
 
     def _continuation(self, source: SuffixAutomaton | SuffixCursor, max_tokens: int) -> ScoredMatch:
-        return source.continuation(max_tokens, min_confidence=self._min_survival)
+        return source.continuation(
+            max_tokens, min_match_len=MIN_MATCH_LEN, min_confidence=self._min_survival
+        )
 
 
 def _expected_tokens(match: ScoredMatch) -> float:

@@ -8,10 +8,11 @@ import torch
 from outrider.errors import ModelNotFound
 from outrider.models import hub, weights
 from outrider.models.decoder import Decoder
+from outrider.models.fields import read_json
 from outrider.models.gguf import GgufFile
 from outrider.models.hf_config import from_hf_config
 from outrider.models.spec import ModelSpec
-from outrider.models.tokenizer import Tokenizer, read_json
+from outrider.models.tokenizer import Tokenizer
 
 
 class Checkpoint:

@@ -1,7 +1,9 @@
 """Typed reading of metadata that a stranger wrote."""
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from outrider.errors import CorruptCheckpoint
@@ -97,3 +99,20 @@ class Fields:
             f"the checkpoint's {self._prefix + key!r} is {shown}, expected {expected}; "
             "download or convert it again"
         )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is no file.
+
+    Raises:
+        CorruptCheckpoint: the file is not a JSON object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        parsed = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptCheckpoint(f"{path} is not valid JSON ({error}); download it again") from error
+    if not isinstance(parsed, dict):
+        raise CorruptCheckpoint(f"{path} holds {type(parsed).__name__}, expected a JSON object")
+    return parsed

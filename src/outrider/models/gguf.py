@@ -25,6 +25,7 @@ from outrider.models.spec import SUPPORTED_ARCHITECTURES, ModelSpec
 from outrider.models.weights import EMBEDDING, HEAD, Shape
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 SUPPORTED_KINDS = frozenset(
     {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"}
@@ -32,7 +33,8 @@ SUPPORTED_KINDS = frozenset(
 
 # The gguf package works on 16 rows at a time, which for short rows is all overhead and for long
 # ones leaves the cache; rows are whole blocks, so they can be merged to about this many bytes.
-_DEQUANTISED_BYTES = 12_000
+_GROUPED_BYTES = 12_000
+_PIECE_VALUES = 1 << 19
 
 _ROPE_DIVISORS = "rope_freqs.weight"
 _GLOBAL_NAMES = {
@@ -69,16 +71,17 @@ class GgufTensor:
     shape: Shape
     blocks: Bytes
 
-    def dequantised(self) -> Tensor:
-        """The tensor in float32 (float64 never occurs in GGUF)."""
-        rows, row_bytes = self.blocks.shape
-        merged = math.gcd(rows, _power_of_two_below(_DEQUANTISED_BYTES // row_bytes))
-        values = quants.dequantize(
-            self.blocks.reshape(rows // merged, -1), GGMLQuantizationType[self.kind]
-        )
-        # Stored float32 comes back as a view of the read-only file, which torch warns about.
-        owned = values if values.flags.writeable else values.copy()
-        return torch.from_numpy(owned).view(self.shape)
+    def dequantise_into(self, out: Tensor) -> None:
+        """Write the values into `out`, of the same shape and any float dtype.
+
+        A piece at a time, so that no float32 copy of a large tensor ever exists.
+        """
+        rows = self.blocks.shape[0]
+        step = _power_of_two_below(_PIECE_VALUES * rows // math.prod(self.shape))
+        by_row = out.view(rows, -1)
+        for start in range(0, rows, step):
+            values = _dequantised(self.blocks[start : start + step], self.kind)
+            by_row[start : start + step].copy_(torch.from_numpy(values))
 
 
 class GgufFile:
@@ -124,9 +127,19 @@ class GgufFile:
             blocks = pairs.swapaxes(1, 2).reshape(blocks.shape)
         return GgufTensor(name, entry.kind.name, entry.shape, blocks)
 
+    def kinds(self) -> Mapping[str, str]:
+        """The ggml type name (`"Q4_1"`) of every tensor, by Hugging Face name."""
+        return {name: entry.kind.name for name, entry in self._entries.items()}
+
+    def read_into(self, name: str, out: Tensor) -> None:
+        """Write one tensor, dequantised, into `out`."""
+        self.tensor(name).dequantise_into(out)
+
     def read(self, name: str) -> Tensor:
         """One tensor, dequantised to float32."""
-        return self.tensor(name).dequantised()
+        values = torch.empty(self._entries[name].shape)
+        self.read_into(name, values)
+        return values
 
     def _rows(self, entry: TensorEntry) -> Bytes:
         rows = entry.shape[0] if len(entry.shape) > 1 else 1
@@ -143,12 +156,23 @@ class GgufFile:
 
     def _divisors(self, entry: TensorEntry) -> tuple[float, ...]:
         _require_known_kind(entry)
-        values = quants.dequantize(self._rows(entry), entry.kind)
+        values = _dequantised(self._rows(entry), entry.kind.name)
         return tuple(float(value) for value in values.ravel())
 
 
 def _power_of_two_below(number: int) -> int:
     return 1 << max(number.bit_length() - 1, 0)
+
+
+def _dequantised(blocks: Bytes, kind: str) -> Floats:
+    rows, row_bytes = blocks.shape
+    merged = math.gcd(rows, _power_of_two_below(_GROUPED_BYTES // row_bytes))
+    with np.errstate(all="ignore"):  # damaged scales give infinite weights, not warnings
+        values = quants.dequantize(
+            blocks.reshape(rows // merged, -1), GGMLQuantizationType[kind]
+        ).reshape(rows, -1)
+    # Stored float32 comes back as a view of the read-only file, which torch warns about.
+    return values if values.flags.writeable else values.copy()
 
 
 def _require_known_kind(entry: TensorEntry) -> None:

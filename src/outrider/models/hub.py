@@ -98,6 +98,8 @@ def resolve(name_or_path: str | Path) -> Path:
         if not path.is_file():
             raise ModelNotFound(f"model {name!r} is not here yet; run: outrider pull {name}")
         return path
+    if not name:
+        raise ModelNotFound(f"the model's name is empty; known: {', '.join(BUILT_IN)}")
     path = Path(name).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path

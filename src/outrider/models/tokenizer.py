@@ -1,6 +1,5 @@
 """Text to token ids and back, the same for Hugging Face directories and GGUF files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,7 @@ import tokenizers
 from outrider.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from outrider.models import bpe
 from outrider.models.chat_template import ChatTemplate, Message
+from outrider.models.fields import read_json
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -167,23 +167,6 @@ class Tokenizer:
     def _special_id(self, name: str) -> int | None:
         text = self._special_tokens.get(name)
         return None if text is None else self.backend.token_to_id(text)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is no file.
-
-    Raises:
-        CorruptCheckpoint: the file is not a JSON object.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        parsed = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptCheckpoint(f"{path} is not valid JSON ({error}); download it again") from error
-    if not isinstance(parsed, dict):
-        raise CorruptCheckpoint(f"{path} holds {type(parsed).__name__}, expected a JSON object")
-    return parsed
 
 
 def _special_texts(config: Mapping[str, Any]) -> dict[str, str]:

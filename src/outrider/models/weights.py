@@ -4,7 +4,6 @@ Two sources exist: a directory of safetensors (here) and a GGUF file (`models.gg
 strict: what is missing, unexpected or misshapen is reported all at once.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from outrider.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from outrider.models.decoder import Decoder
+from outrider.models.fields import read_json
 from outrider.models.spec import ModelSpec
 
 Shape = tuple[int, ...]
@@ -35,8 +35,8 @@ class TensorSource(Protocol):
         """Shape of every tensor, by its Hugging Face name."""
         ...
 
-    def read(self, name: str) -> Tensor:
-        """One tensor as floating point numbers."""
+    def read_into(self, name: str, out: Tensor) -> None:
+        """Write one tensor into `out`, of the same shape, converting to its dtype."""
         ...
 
 
@@ -56,7 +56,7 @@ def load_decoder(spec: ModelSpec, source: TensorSource, dtype: torch.dtype) -> D
         fused = torch.empty(rows, *next(iter(parts.values()))[1:], dtype=dtype)
         start = 0
         for part, shape in parts.items():
-            fused[start : start + shape[0]].copy_(source.read(part))
+            source.read_into(part, fused[start : start + shape[0]])
             start += shape[0]
         state[name] = fused
     return build_decoder(spec, state)
@@ -164,8 +164,12 @@ class SafetensorsSource:
         """Shape of every tensor."""
         return {name: shape for name, (_, shape) in self._slices.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in the dtype of the file."""
+    def read_into(self, name: str, out: Tensor) -> None:
+        """Write one tensor into `out`.
+
+        Raises:
+            UnsupportedModel: it does not hold floating point numbers.
+        """
         handle, _ = self._slices[name]
         tensor: Tensor = handle.get_tensor(name)
         if not tensor.is_floating_point():
@@ -173,7 +177,7 @@ class SafetensorsSource:
                 f"tensor {name} holds {tensor.dtype}, not floating point numbers; "
                 "use the unquantised checkpoint or a GGUF of the same model"
             )
-        return tensor
+        out.copy_(tensor)
 
 
 def _open(path: Path) -> Iterator[tuple[str, Any, Shape]]:
@@ -191,20 +195,7 @@ def _open(path: Path) -> Iterator[tuple[str, Any, Shape]]:
 def _safetensors_files(directory: Path) -> list[Path]:
     index = directory / _INDEX_FILE
     if index.is_file():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
-            raise CorruptCheckpoint(
-                f"{index} has no readable weight_map; fetch it again"
-            ) from error
-        files = [directory / str(name) for name in sorted(names)]
-        absent = [path.name for path in files if not path.is_file()]
-        if absent:
-            raise CorruptCheckpoint(
-                f"{index} names files that are not there: {', '.join(absent)}; "
-                "download the missing shards"
-            )
-        return files
+        return _shards(index)
     single = directory / _SINGLE_FILE
     if single.is_file():
         return [single]
@@ -214,3 +205,18 @@ def _safetensors_files(directory: Path) -> list[Path]:
             "convert them to safetensors or use a GGUF of the same model"
         )
     raise ModelNotFound(f"{directory} holds neither {_SINGLE_FILE} nor {_INDEX_FILE}")
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = read_json(index).get("weight_map")
+    names = set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
+    if not names or any(Path(name).name != name for name in names):
+        raise CorruptCheckpoint(f"{index} has no readable weight_map; download it again")
+    files = [index.parent / name for name in sorted(names)]
+    absent = [path.name for path in files if not path.is_file()]
+    if absent:
+        raise CorruptCheckpoint(
+            f"{index} names files that are not there: {', '.join(absent)}; "
+            "download the missing shards"
+        )
+    return files

@@ -1,8 +1,8 @@
 """Who runs in a step, with how many tokens and which blocks.
 
 Rules: running requests first, in the order they arrived; every one of them gets its next token
-before anyone gets drafts or prompt chunks; drafts take blocks only while there are any and never
-push anybody out; when a request cannot get a block for a token it needs, the youngest running
+before anyone gets drafts or prompt chunks; those take blocks only while there are any and never
+push anybody out; when a request cannot get a block for its next token, the youngest running
 request is preempted: its blocks go, its tokens stay, and it is read again when there is room.
 """
 
@@ -75,18 +75,24 @@ class Admission:
         rows: list[BatchRow] = []
         budget = self._limits.max_num_batched_tokens
         preempted_before = self.num_preemptions
-        index = 0
-        while index < len(self._running):
+        self._reserve_next_tokens()
+        for index, sequence in enumerate(self._running):
             # One token is kept back for each request behind this one.
             behind = len(self._running) - index - 1
-            row = self._row(self._running[index], budget - behind)
-            if row is not None:
-                rows.append(row)
-                budget -= row.num_known + row.max_draft_len
-            index += 1
+            rows.append(self._row(sequence, budget - behind))
+            budget -= rows[-1].num_known + rows[-1].max_draft_len
         if self.num_preemptions == preempted_before:
             self._admit(rows, budget)
         return Batch(tuple(rows))
+
+    def _reserve_next_tokens(self) -> None:
+        """Give every running request a slot for one token, preempting younger ones if need be."""
+        index = 0
+        while index < len(self._running):
+            if self.views[self._running[index].id].extend(1):
+                index += 1
+            else:
+                self._preempt(self._running[-1])
 
     def _admit(self, rows: list[BatchRow], budget: int) -> None:
         """Move waiting requests into the step while tokens, blocks and places last."""
@@ -108,15 +114,10 @@ class Admission:
             rows.append(row)
             budget -= row.num_known + row.max_draft_len
 
-    def _row(self, sequence: Sequence, budget: int) -> BatchRow | None:
-        """Give a running request its tokens, preempting younger ones if need be."""
+    def _row(self, sequence: Sequence, budget: int) -> BatchRow:
+        """Give a running request its tokens; of a prompt, as many as there are blocks for."""
         view = self.views[sequence.id]
-        num_known = min(len(sequence) - view.kv_len, budget)
-        while not view.extend(num_known):
-            victim = self._running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return None
+        num_known = view.extend_up_to(min(len(sequence) - view.kv_len, budget))
         return self._with_drafts(sequence, view, num_known, budget)
 
     def _with_drafts(

@@ -116,9 +116,9 @@ class InMemoryTensors:
         """Shape of every tensor."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor."""
-        return self._tensors[name]
+    def read_into(self, name: str, out: Tensor) -> None:
+        """Write one tensor into `out`."""
+        out.copy_(self._tensors[name])
 
 
 def _drawn(name: str, shape: Shape, spec: ModelSpec, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,58 @@
+"""The `outrider` command: one parser, one exit code.
+
+Exit codes: 0 fine, 1 a check failed, 2 bad usage or input, 130 interrupted by Ctrl-C. Commands
+import torch and the engine when they run, so that help and bad usage answer at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import outrider
+from outrider.cli import bench, certify, chat, generate, models
+from outrider.cli.parsing import BAD_USAGE, CommandParser
+from outrider.errors import OutriderError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
+PROOFS = (certify.add, bench.add)
+
+
+def build_parser() -> CommandParser:
+    """Build the parser of all commands."""
+    parser = CommandParser(prog="outrider", description=outrider.__doc__)
+    parser.add_argument("--version", action="version", version=f"outrider {outrider.__version__}")
+    commands = parser.add_subparsers(
+        metavar="COMMAND", dest="command", required=True, parser_class=CommandParser
+    )
+    for add in (*COMMANDS, *PROOFS):
+        add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code."""
+    args, extra = build_parser().parse_known_args(argv)
+    args.parser.refuse_unknown(extra)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except OutriderError as error:
+        if args.debug:
+            raise
+        sys.stderr.write(f"{args.parser.prog}: {error}\n")
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE
+    return code
+
+
+def _forget_stdout() -> None:
+    """Let nothing more be written to a reader that has gone, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

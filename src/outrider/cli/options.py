@@ -1,0 +1,215 @@
+"""Options that several commands share, and the configs made of them. Imports no torch."""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from outrider.cli.parsing import integer, number, token_bias, token_ids
+from outrider.core.request import VERIFY_RULES, SamplingParams
+from outrider.drafters.config import SpeculativeConfig
+from outrider.engine.config import DTYPES, EngineConfig
+from outrider.errors import ConfigError
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_DRAFT = "suffix"
+NO_DRAFT = "off"
+LENGTH_POLICIES = ("off", "fixed")
+WITHOUT_MODEL = ("ngram", "suffix")
+
+_ENGINE_DEFAULTS = {field.name: field.default for field in fields(EngineConfig)}
+_SAMPLING_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
+
+# Option of SamplingParams → (parser of its argument, metavar, help).
+_SAMPLING: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "max_tokens": (integer(1), "N", "most tokens to generate"),
+    "min_tokens": (integer(0), "N", "no stop before this many tokens"),
+    "temperature": (number, "T", "0 takes the most likely token"),
+    "top_k": (integer(0), "K", "keep the K most likely tokens; 0 keeps all"),
+    "top_p": (number, "P", "keep the fewest tokens that hold this probability"),
+    "min_p": (number, "P", "keep tokens at least this fraction as likely as the likeliest"),
+    "repetition_penalty": (number, "X", "divides the logits of tokens seen before"),
+    "presence_penalty": (number, "X", "subtracted once from tokens in the output"),
+    "frequency_penalty": (number, "X", "subtracted per occurrence in the output"),
+    "allowed_token_ids": (token_ids, "ID,ID", "only these tokens may be generated"),
+    "stop_token_ids": (token_ids, "ID,ID", "more tokens that end the output"),
+    "seed": (int, "N", "seed of the noise, of the first prompt if there are several"),
+    "n": (integer(1), "N", "continuations per prompt"),
+    "logprobs": (integer(0), "N", "report log-probabilities and the N likeliest tokens (--json)"),
+    "max_draft_len": (integer(0), "N", "longest draft of these requests; 0 for none"),
+}
+_CLI_DEFAULTS = {"temperature": 0.0, "seed": 0}
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add what to load and how to compute."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help="a name from `outrider models`, a GGUF file, a directory or a hub id",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=_ENGINE_DEFAULTS["dtype"],
+        metavar="DTYPE",
+        help=f"numbers to compute with: {', '.join(DTYPES)}",
+    )
+    group.add_argument("--device", default=_ENGINE_DEFAULTS["device"], help="a torch device")
+    group.add_argument(
+        "--threads", type=integer(1), metavar="N", help="threads torch may use (default: torch's)"
+    )
+
+
+def add_speculation_options(parser: argparse.ArgumentParser) -> None:
+    """Add who drafts and how drafts are judged."""
+    group = parser.add_argument_group("speculation")
+    group.add_argument(
+        "--draft",
+        metavar="METHOD",
+        help=f"ngram, suffix, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})",
+    )
+    group.add_argument("--draft-model", metavar="MODEL", help="checkpoint of the drafter")
+    group.add_argument(
+        "--draft-len", type=integer(1), metavar="N", help="longest draft (default: the method's)"
+    )
+    group.add_argument(
+        "--speculative-config", metavar="JSON", help="all of it at once, as in vLLM"
+    )
+    group.add_argument(
+        "--verify-rule",
+        choices=VERIFY_RULES,
+        default=_ENGINE_DEFAULTS["verify_rule"],
+        metavar="RULE",
+        help="matching (same tokens as plain) or rejection (same distribution)",
+    )
+    group.add_argument(
+        "--length-policy",
+        choices=LENGTH_POLICIES,
+        default=_ENGINE_DEFAULTS["length_policy"],
+        metavar="POLICY",
+        help=f"how much of a draft is verified: {', '.join(LENGTH_POLICIES)}",
+    )
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add every field of `SamplingParams` that text can express."""
+    group = parser.add_argument_group("sampling")
+    for name, (parse, metavar, text) in _SAMPLING.items():
+        default = _CLI_DEFAULTS.get(name, _SAMPLING_DEFAULTS[name])
+        group.add_argument(
+            option_name(name), type=parse, metavar=metavar, default=default, help=text
+        )
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the output before this text; may be repeated",
+    )
+    group.add_argument(
+        "--logit-bias",
+        action="append",
+        type=token_bias,
+        default=[],
+        metavar="ID:BIAS",
+        help="add to the logit of a token; may be repeated",
+    )
+    group.add_argument(
+        "--ignore-eos", action="store_true", help="treat end-of-sequence like any other token"
+    )
+    group.add_argument(
+        "--keep-special-tokens",
+        action="store_false",
+        dest="skip_special_tokens",
+        help="leave special tokens in the text",
+    )
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add how results are shown."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON object, the last stdout line")
+    group.add_argument("--no-color", action="store_true", help="no colours; so does NO_COLOR")
+    group.add_argument("--debug", action="store_true", help="show where an error came from")
+
+
+def add_raw_option(parser: argparse.ArgumentParser) -> None:
+    """Add the switch that leaves the chat template out."""
+    parser.add_argument("--raw", action="store_true", help="continue the text: no chat template")
+
+
+def option_name(field: str) -> str:
+    """Spell a field as an option."""
+    return "--" + field.replace("_", "-")
+
+
+def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    """Build from the options of `add_sampling_options`.
+
+    Raises:
+        RequestRejected: A value is out of range.
+    """
+    given = {name: getattr(args, name) for name in _SAMPLING}
+    return SamplingParams(
+        **given,
+        stop=tuple(args.stop),
+        logit_bias=dict(args.logit_bias),
+        ignore_eos=args.ignore_eos,
+        skip_special_tokens=args.skip_special_tokens,
+    )
+
+
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Give the fields of `EngineConfig` that the shared options set."""
+    names = ("dtype", "device", "threads", "verify_rule", "length_policy")
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+
+
+def speculative_config(args: argparse.Namespace) -> SpeculativeConfig | None:
+    """Build from the options of `add_speculation_options`; None if drafting is off.
+
+    Raises:
+        ConfigError: The options contradict each other or the JSON cannot be used.
+    """
+    single = [
+        name for name in ("draft", "draft_model", "draft_len") if getattr(args, name) is not None
+    ]
+    if args.speculative_config is not None:
+        if single:
+            raise ConfigError(
+                f"--speculative-config says everything; leave {option_name(single[0])} out"
+            )
+        return _from_json(args.speculative_config)
+    method = args.draft or ("draft-model" if args.draft_model else DEFAULT_DRAFT)
+    if method == NO_DRAFT:
+        return None
+    config = SpeculativeConfig(
+        method=method, model=args.draft_model, num_speculative_tokens=args.draft_len
+    )
+    if config.method == "draft-model" and config.model is None:
+        raise ConfigError("--draft draft-model needs a model; add --draft-model and its path")
+    if config.method in WITHOUT_MODEL and config.model is not None:
+        raise ConfigError(f"--draft {config.method} uses no model; leave --draft-model out")
+    return config
+
+
+def _from_json(text: str) -> SpeculativeConfig:
+    example = '\'{"method": "ngram", "num_speculative_tokens": 4}\''
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--speculative-config is not JSON ({error}); write for example {example}"
+        ) from error
+    if not isinstance(options, dict):
+        raise ConfigError(f"--speculative-config is not an object; write for example {example}")
+    try:
+        return SpeculativeConfig.from_options(options)
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"--speculative-config has a value of the wrong type ({error}); for example {example}"
+        ) from error

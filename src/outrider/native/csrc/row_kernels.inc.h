@@ -1,0 +1,281 @@
+// The functions of RowKernels. Included by one source file per instruction set, which defines
+// OUTRIDER_TABLE, OUTRIDER_TABLE_NAME and the register blocking OUTRIDER_GROUPS. Nothing from the standard library
+// with code in headers may be used here: the linker would keep one copy for all machines.
+
+#include "row_kernels.h"
+#include "vec.h"
+
+namespace {
+
+using outrider::ContextChunk;
+using outrider::SoftmaxSums;
+using outrider::kChunk;
+using outrider::kMaxQueries;
+using outrider::kSlotGroup;
+
+constexpr int kGroupsAtOnce = OUTRIDER_GROUPS;
+constexpr int kVecsAtOnce = OUTRIDER_GROUPS;
+
+// Calls `body(offset, count)` for every vector of a row, the last one possibly partial.
+template <class Body>
+OUTRIDER_INLINE void for_vectors(int size, Body body) {
+    int i = 0;
+    for (; i + kLanes <= size; i += kLanes) body(i, kLanes);
+    if (i < size) body(i, size - i);
+}
+
+OUTRIDER_INLINE Vec load_up_to(const float* from, int count) {
+    return count == kLanes ? load(from) : load_some(from, count);
+}
+
+OUTRIDER_INLINE void store_up_to(float* to, Vec value, int count) {
+    if (count == kLanes) {
+        store(to, value);
+    } else {
+        store_some(to, value, count);
+    }
+}
+
+void rms_norm(const float* input, const float* weight, float* output, int size, float eps) {
+    Vec squares{}, more{};
+    int i = 0;
+    for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
+        const Vec first = load(input + i), second = load(input + i + kLanes);
+        squares += first * first;
+        more += second * second;
+    }
+    squares += more;
+    for_vectors(size - i, [&](int at, int count) {
+        const Vec v = load_up_to(input + i + at, count);
+        squares += v * v;
+    });
+    const float mean = sum_lanes(squares) / static_cast<float>(size);
+    const float inverse = 1.0f / __builtin_sqrtf(mean + eps);
+    for_vectors(size, [&](int at, int count) {
+        const Vec v = load_up_to(input + at, count) * inverse;
+        store_up_to(output + at, v * load_up_to(weight + at, count), count);
+    });
+}
+
+void add(float* sum, const float* other, int size) {
+    for_vectors(size, [&](int at, int count) {
+        store_up_to(sum + at, load_up_to(sum + at, count) + load_up_to(other + at, count), count);
+    });
+}
+
+void scale(float* row, float factor, int size) {
+    for_vectors(size, [&](int at, int count) {
+        store_up_to(row + at, load_up_to(row + at, count) * factor, count);
+    });
+}
+
+void gated(const float* gate, const float* up, float* output, int size) {
+    for_vectors(size, [&](int at, int count) {
+        const Vec g = load_up_to(gate + at, count);
+        const Vec silu = g / (exponential(-g) + 1.0f);
+        store_up_to(output + at, silu * load_up_to(up + at, count), count);
+    });
+}
+
+void rotate(float* head, const float* cosines, const float* sines, int head_dim) {
+    const int half = head_dim / 2;
+    for_vectors(half, [&](int at, int count) {
+        const Vec left = load_up_to(head + at, count), right = load_up_to(head + half + at, count);
+        const Vec cosine = load_up_to(cosines + at, count), sine = load_up_to(sines + at, count);
+        store_up_to(head + at, left * cosine - right * sine, count);
+        store_up_to(head + half + at, right * cosine + left * sine, count);
+    });
+}
+
+// Rounds to nearest even; beyond the range of half precision it saturates.
+OUTRIDER_INLINE HalfVec to_half(Vec v) {
+    v = v < splat(-65504.0f) ? splat(-65504.0f) : v;
+    v = v > splat(65504.0f) ? splat(65504.0f) : v;
+#if defined(__AVX512F__)
+    return (HalfVec)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    const WordVec bits = (WordVec)v, sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
+    // Below 2^-14 the step is 2^-24, which is the step of floats from 0.5 on.
+    const WordVec small = (WordVec)((Vec)size + 0.5f) - 0x3f000000u;
+    const WordVec normal = (size + 0xfffu + ((size >> 13) & 1u) - 0x38000000u) >> 13;
+    WordVec half = size < 0x38800000u ? small : normal;
+    half = size > 0x7f800000u ? WordVec{} + 0x7e00u : half;
+    return __builtin_convertvector(half | sign, HalfVec);
+#endif
+}
+
+void store_half(uint16_t* keys, uint16_t* values, int slot, const float* key, const float* value,
+                int head_dim, int padded_dim) {
+    for_vectors(head_dim, [&](int at, int count) {
+        const HalfVec k = to_half(load_up_to(key + at, count));
+        for (int i = 0; i < count; i++) keys[(at + i) * kSlotGroup + slot] = k[i];
+        const HalfVec v = to_half(load_up_to(value + at, count));
+        std::memcpy(values + slot * padded_dim + at, &v, sizeof v);
+    });
+}
+
+void store_float(float* keys, float* values, int slot, const float* key, const float* value,
+                 int head_dim, int padded_dim) {
+    for (int i = 0; i < head_dim; i++) keys[i * kSlotGroup + slot] = key[i];
+    std::memcpy(values + slot * padded_dim, value, sizeof(float) * head_dim);
+}
+
+using Weights = float[kMaxQueries][kChunk];
+
+// Scores of `kQueries` queries against `kGroups` groups of sixteen keys.
+template <class T, int kQueries, int kGroups>
+OUTRIDER_INLINE void score(const ContextChunk& chunk, int first, const float* queries,
+                           Weights& scores) {
+    Vec sums[kQueries][kGroups]{};
+    const T* keys[kGroups];
+    for (int g = 0; g < kGroups; g++) keys[g] = static_cast<const T*>(chunk.groups[first + g]);
+    const int head_dim = chunk.head_dim;
+    for (int d = 0; d < head_dim; d++) {
+        Vec key[kGroups];
+#pragma GCC unroll 8
+        for (int g = 0; g < kGroups; g++) key[g] = load(keys[g] + d * kSlotGroup);
+#pragma GCC unroll 8
+        for (int q = 0; q < kQueries; q++) {
+            const Vec query = splat(queries[q * head_dim + d]);
+#pragma GCC unroll 8
+            for (int g = 0; g < kGroups; g++) sums[q][g] += query * key[g];
+        }
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; q++) {
+        for (int g = 0; g < kGroups; g++) store(scores[q] + (first + g) * kSlotGroup, sums[q][g]);
+    }
+}
+
+// Turns the first `count` scores into weights; returns their total and the largest score.
+OUTRIDER_INLINE void soften(float* scores, int count, float* total, float* peak) {
+    const Vec lowest = splat(-__builtin_inff());
+    const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const int whole = count / kLanes, rest = count % kLanes;
+    Vec peaks = lowest;
+    for (int i = 0; i < whole; i++) peaks = max(load(scores + i * kLanes), peaks);
+    if (rest) peaks = max(lane < rest ? load(scores + whole * kLanes) : lowest, peaks);
+    *peak = max_lanes(peaks);
+    Vec totals{};
+    for (int i = 0; i < whole; i++) {
+        const Vec weight = exponential(load(scores + i * kLanes) - *peak);
+        store(scores + i * kLanes, weight);
+        totals += weight;
+    }
+    if (rest) {
+        const Vec weight = exponential(load(scores + whole * kLanes) - *peak);
+        store(scores + whole * kLanes, weight);
+        totals += lane < rest ? weight : Vec{};
+    }
+    *total = sum_lanes(totals);
+}
+
+// Adds up `kVecs` vectors of the values, position by position in order.
+template <class T, int kQueries, int kVecs>
+OUTRIDER_INLINE void weigh(const ContextChunk& chunk, int first, const int* counts,
+                           const Weights& weights, float* values) {
+    Vec sums[kQueries][kVecs]{};
+    int common = counts[0], longest = counts[0];
+    for (int q = 1; q < kQueries; q++) {
+        common = counts[q] < common ? counts[q] : common;
+        longest = counts[q] > longest ? counts[q] : longest;
+    }
+    const long start = static_cast<long>(chunk.head_dim) * kSlotGroup + first * kLanes;
+    int position = 0;
+    while (position < common) {
+        const T* row = static_cast<const T*>(chunk.groups[position / kSlotGroup]) + start;
+        const int stop = common < position + kSlotGroup ? common : position + kSlotGroup;
+        for (; position < stop; position++, row += chunk.padded_dim) {
+            Vec value[kVecs];
+#pragma GCC unroll 8
+            for (int v = 0; v < kVecs; v++) value[v] = load(row + v * kLanes);
+#pragma GCC unroll 8
+            for (int q = 0; q < kQueries; q++) {
+                const Vec weight = splat(weights[q][position]);
+#pragma GCC unroll 8
+                for (int v = 0; v < kVecs; v++) sums[q][v] += weight * value[v];
+            }
+        }
+    }
+    // What a query must not see is never touched, not even with a weight of zero: it may be NaN.
+    for (; position < longest; position++) {
+        const T* row = static_cast<const T*>(chunk.groups[position / kSlotGroup]) + start +
+                       (position % kSlotGroup) * chunk.padded_dim;
+#pragma GCC unroll 8
+        for (int q = 0; q < kQueries; q++) {
+            if (position >= counts[q]) continue;
+            const Vec weight = splat(weights[q][position]);
+#pragma GCC unroll 8
+            for (int v = 0; v < kVecs; v++) sums[q][v] += weight * load(row + v * kLanes);
+        }
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; q++) {
+        if (!counts[q]) continue;
+        for (int v = 0; v < kVecs; v++) {
+            store(values + q * chunk.padded_dim + (first + v) * kLanes, sums[q][v]);
+        }
+    }
+}
+
+template <class T, int kQueries>
+void attend_block(const ContextChunk& chunk, const float* queries, const int* counts,
+                  const SoftmaxSums& sums) {
+    alignas(64) Weights weights;
+    int longest = counts[0];
+    for (int q = 1; q < kQueries; q++) longest = counts[q] > longest ? counts[q] : longest;
+    const int num_groups = (longest + kSlotGroup - 1) / kSlotGroup;
+    int group = 0;
+    for (; group + kGroupsAtOnce <= num_groups; group += kGroupsAtOnce) {
+        score<T, kQueries, kGroupsAtOnce>(chunk, group, queries, weights);
+    }
+    for (; group < num_groups; group++) score<T, kQueries, 1>(chunk, group, queries, weights);
+    for (int q = 0; q < kQueries; q++) {
+        if (counts[q]) soften(weights[q], counts[q], sums.totals + q, sums.peaks + q);
+    }
+    const int num_vecs = chunk.padded_dim / kLanes;
+    int vec = 0;
+    for (; vec + kVecsAtOnce <= num_vecs; vec += kVecsAtOnce) {
+        weigh<T, kQueries, kVecsAtOnce>(chunk, vec, counts, weights, sums.values);
+    }
+    for (; vec < num_vecs; vec++) {
+        weigh<T, kQueries, 1>(chunk, vec, counts, weights, sums.values);
+    }
+}
+
+template <class T>
+void attend(const ContextChunk& chunk, const float* queries, const int* counts, int num_queries,
+            const SoftmaxSums& sums) {
+    switch (num_queries) {
+        case 1: return attend_block<T, 1>(chunk, queries, counts, sums);
+        case 2: return attend_block<T, 2>(chunk, queries, counts, sums);
+        case 3: return attend_block<T, 3>(chunk, queries, counts, sums);
+        case 4: return attend_block<T, 4>(chunk, queries, counts, sums);
+        case 5: return attend_block<T, 5>(chunk, queries, counts, sums);
+        default: return attend_block<T, 6>(chunk, queries, counts, sums);
+    }
+}
+
+void merge(const SoftmaxSums& earlier, const SoftmaxSums& chunk, int index, int padded_dim) {
+    float* peak = earlier.peaks + index;
+    const float chunk_peak = chunk.peaks[index];
+    const float top = *peak < chunk_peak ? chunk_peak : *peak;
+    const float keep = exponential(splat(*peak - top))[0];
+    const float gain = exponential(splat(chunk_peak - top))[0];
+    float* values = earlier.values + static_cast<long>(index) * padded_dim;
+    const float* more = chunk.values + static_cast<long>(index) * padded_dim;
+    for (int i = 0; i < padded_dim; i += kLanes) {
+        store(values + i, load(values + i) * keep + load(more + i) * gain);
+    }
+    earlier.totals[index] = earlier.totals[index] * keep + chunk.totals[index] * gain;
+    *peak = top;
+}
+
+constexpr outrider::RowKernels kTable = {
+    OUTRIDER_TABLE_NAME, rms_norm,    add,         scale,         gated,           rotate,
+    store_half,          store_float, attend<uint16_t>, attend<float>, merge,
+};
+
+}  // namespace
+
+const outrider::RowKernels& outrider::OUTRIDER_TABLE() { return kTable; }
