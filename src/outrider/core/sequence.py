@@ -19,7 +19,7 @@ class Status(StrEnum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens of one request. `tokens[-1]` is the anchor once the prompt is in the KV cache."""
 

@@ -29,11 +29,7 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> "KVPool":
-        """Reserve memory; `shape` is (layers, kv_heads, head_dim).
-
-        The memory starts as zeros: padding reads slots nobody wrote, and a NaN there would survive
-        a weight of zero.
-        """
+        """Reserve memory, all zeros; `shape` is (layers, kv_heads, head_dim)."""
         layers, kv_heads, head_dim = shape
         size = (layers, num_blocks * block_size, kv_heads, head_dim)
         keys = torch.zeros(size, dtype=dtype, device=device)

@@ -1,12 +1,15 @@
 """Typed reading of metadata that a stranger wrote."""
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from outrider.errors import CorruptCheckpoint
+
+_WHOLE_NUMBERS = range(1 << 63)
+_LARGEST_FLOAT = sys.float_info.max
 
 
 class Fields:
@@ -39,9 +42,9 @@ class Fields:
         return Fields(value)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 0."""
+        """A whole number of at least 0, in 64 bits."""
         value = self._value(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not isinstance(value, int) or isinstance(value, bool) or value not in _WHOLE_NUMBERS:
             raise self._wrong(key, "a whole number")
         return value
 
@@ -50,7 +53,7 @@ class Fields:
         value = self._value(key, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise self._wrong(key, "a number")
-        if not math.isfinite(value):
+        if not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT:
             raise self._wrong(key, "a finite number")
         return float(value)
 

@@ -168,7 +168,7 @@ def _dequantised(blocks: Bytes, kind: str) -> Floats:
     rows, row_bytes = blocks.shape
     merged = math.gcd(rows, _power_of_two_below(_GROUPED_BYTES // row_bytes))
     with np.errstate(all="ignore"):  # damaged scales give infinite weights, not warnings
-        values = quants.dequantize(
+        values: Floats = quants.dequantize(
             blocks.reshape(rows // merged, -1), GGMLQuantizationType[kind]
         ).reshape(rows, -1)
     # Stored float32 comes back as a view of the read-only file, which torch warns about.

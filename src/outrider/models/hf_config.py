@@ -1,5 +1,6 @@
 """A Hugging Face `config.json` as a `ModelSpec`, and back."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -190,7 +191,8 @@ def _yarn_attention_factor(parameters: Fields, factor: float) -> float:
     mscale = parameters.real("mscale", 0.0)
     mscale_all_dim = parameters.real("mscale_all_dim", 0.0)
     if mscale and mscale_all_dim:
-        derived = yarn_temperature(factor, mscale) / yarn_temperature(factor, mscale_all_dim)
+        base = yarn_temperature(factor, mscale_all_dim)
+        derived = yarn_temperature(factor, mscale) / base if base else math.inf
     else:
         derived = yarn_temperature(factor)
     return parameters.real("attention_factor", derived)

@@ -68,7 +68,7 @@ class RopeSpec:
             self.theta > 1.0
             and self.max_position > 0
             and self.original_max_position >= (0 if self.scaling in ("none", "linear") else 1)
-            and all(0.0 < value < math.inf for value in (*positive, *self.frequency_divisors))
+            and all(0.0 < value < _LARGEST_SIZE for value in (*positive, *self.frequency_divisors))
             and self.low_freq_factor < self.high_freq_factor
         )
         if not fine:

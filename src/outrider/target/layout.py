@@ -24,7 +24,7 @@ class AttentionGroup:
     """Rows that attend in one padded call.
 
     `rows` are the flat rows of `num_spans` spans of `width` tokens, padding repeats a row of its
-    span; `slots` are the KV slots of each span's context, padding points at slot 0 and is masked.
+    span; `slots` are the KV slots of each span's context, padding repeats the first and is masked.
     `mask` is None where every row sees the whole context of its span. `scatter` picks the real
     rows, None if all are.
     """
@@ -123,9 +123,11 @@ def _group(
 ) -> AttentionGroup:
     width = max(len(span.tokens) for span in spans)
     context = max(span.context_len for span in spans)
-    slots = torch.zeros(len(spans), context, dtype=torch.int64)
+    slots = torch.empty(len(spans), context, dtype=torch.int64)
     for i, own in enumerate(contexts):
         slots[i, : len(own)] = own
+        # Not a slot of somebody else: a NaN there would survive the mask's weight of zero.
+        slots[i, len(own) :] = own[0]
     lens = torch.tensor([len(span.tokens) for span in spans])
     kv_lens = torch.tensor([span.kv_len for span in spans])
     # A padding row repeats the last real row of its span, so it never sees an empty context.
