@@ -8,12 +8,12 @@ reduces to equality.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from outrider.analysis.closed_loop import Completed, Job, jobs_of, run_jobs
 from outrider.analysis.divergence import TOLERANCE_ULPS, Divergence, find_divergence
-from outrider.analysis.numbers import acceptance_record, finite
+from outrider.analysis.numbers import acceptance_record
 from outrider.analysis.prompts import PromptRow
 from outrider.core.acceptance import Acceptance
 from outrider.core.request import SamplingParams
@@ -110,12 +110,7 @@ class Certificate:
             ],
             "skipped_temperatures": list(self.skipped),
             "divergences": [
-                {
-                    **asdict(divergence),
-                    "margin": finite(divergence.margin),
-                    "temperature": temperature,
-                    "concurrency": concurrency,
-                }
+                {"temperature": temperature, "concurrency": concurrency, **divergence.record()}
                 for temperature, concurrency, divergence in self.divergences
             ],
         }

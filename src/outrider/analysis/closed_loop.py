@@ -11,12 +11,9 @@ from outrider.core.ids import RequestId
 from outrider.core.outcome import FinishReason
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
-from outrider.engine.report import Delta
 from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.report import Delta
 from outrider.errors import RequestError, RequestFailed, RequestRejected
-
-OnDone = Callable[["Completed"], None]
-OnDelta = Callable[[Delta], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,10 @@ class Completed:
         """Finish reason and what it was: the stop token or string."""
         finish = self.sequence.finish
         return ("", None) if finish is None else (finish.reason.value, finish.detail)
+
+
+OnDone = Callable[[Completed], None]
+OnDelta = Callable[[Delta], None]
 
 
 def encode_prompt(llm: LLM, text: str, *, raw: bool) -> tuple[int, ...]:

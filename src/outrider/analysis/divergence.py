@@ -1,34 +1,36 @@
 """Two outputs of one prompt that differ: a numeric tie, or an error?
 
-At the first difference the tokens before it are common to both, so the target is asked once more: one
-forward over prompt and common tokens, sharing no cache with either run. Both candidates get the
-score their token was chosen by, the warped logit, plus at temperature above 0 the shared noise of
-that position (see sampling/draw.py). The *margin* is how far the worse of the two lies below the
-best token of the vocabulary.
+At the first difference the tokens before it are common to both, so the target is asked once more:
+one forward over prompt and common tokens, sharing no cache with either run. Both candidates get the
+score by which matching chooses a token: the warped logit, plus at temperature above 0 the shared
+noise of that position (see sampling/draw.py). The *margin* is how far the worse of the two lies
+below the best token of the vocabulary.
 
 Plain and speculative decoding compute the same logits in matrix products of different shapes, and
 floating-point sums depend on the shape. Each run takes the arg-max of its own rounding of the exact
 logits, so a lawful difference needs a margin below what rounding can move two logits apart; that is
-the *tolerance*, a number of ulps (units in the last place) of the row's largest logit, divided by the
-temperature as the warp does. The numbers of ulps are about twice (16-bit floats) to four times (float32) the largest
-change of a gap between likely tokens that was seen between one-token steps and one forward over
-everything: 3 ulps in bfloat16, 15 in float32, on SmolLM2-135M. bfloat16 rounds the logits
-themselves to 0.125 between 16 and 32, so there exact ties are common and the tolerance is wide;
-float32 certifies sharply, since two of its logits are rarely that close. A margin above the
-tolerance is an error, and so is a length, an ending or a text that differs after equal tokens:
-those follow from the tokens alone. Scores at the border of top-k, top-p or min-p can leave the
-distribution by rounding; such a case has an infinite margin and counts as an error, so
+the *tolerance*, a number of ulps (units in the last place) of the row's largest logit, divided by
+the temperature as the warp does. Between one-token steps and one forward over everything, the gap
+of two likely tokens of SmolLM2-135M moved by up to 3 ulps in bfloat16 and 15 in float32; the
+tolerance is twice and four times that.
+
+bfloat16 rounds the logits themselves to 0.125 between 16 and 32: exact ties are common there and
+the tolerance is wide, so a divergence says little and the counts say more. float32 certifies
+sharply. In both, a margin above the tolerance is an error, and so is a length, an ending or a text
+that differs after equal tokens: those follow from the tokens alone. A score at the border of top-k,
+top-p or min-p may be masked in one run only; its margin is infinite and it counts as an error, so
 certification samples without truncation.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from outrider.analysis.closed_loop import Completed, Job
+from outrider.analysis.numbers import finite
 from outrider.engine.llm import LLM, continuation_seed
 from outrider.sampling.noise import Purpose, gumbel
 from outrider.sampling.warp import Context, warp
@@ -59,6 +61,10 @@ class Divergence:
     kind: Kind
     reason: str
 
+    def record(self) -> dict[str, Any]:
+        """Give it for JSON, which knows no infinite margin."""
+        return asdict(self) | {"margin": finite(self.margin)}
+
     def describe(self) -> str:
         """Say it in one line."""
         both = f"plain {self.plain_text!r}, speculative {self.speculative_text!r}"
@@ -82,7 +88,7 @@ def find_divergence(llm: LLM, plain: Completed, speculative: Completed) -> Diver
     job = plain.job
     tokens = ours[common], theirs[common]
     logits = llm.score_tokens(job.prompt, ours[: common + 1])[-1]
-    margin = token_margin(_scores(llm, job, logits, ours[:common]), tokens)
+    margin = token_margin(matching_scores(llm, job, logits, ours[:common]), tokens)
     tolerance = tie_tolerance(logits, llm.config.dtype, job.params.temperature)
     is_tie = margin <= tolerance
     return Divergence(
@@ -110,11 +116,11 @@ def tie_tolerance(logits: LogitRow, dtype: str, temperature: float) -> float:
 
 
 def token_margin(scores: LogitRow, tokens: tuple[int, int]) -> float:
-    """Give the distance from the best score to the worse of two tokens; infinite if it is masked."""
+    """Give the distance from the best score to the worse of two; infinite if that is masked."""
     return float(scores.max() - torch.minimum(scores[tokens[0]], scores[tokens[1]]))
 
 
-def _scores(llm: LLM, job: Job, logits: LogitRow, output: list[int]) -> LogitRow:
+def matching_scores(llm: LLM, job: Job, logits: LogitRow, output: list[int]) -> LogitRow:
     """Give the scores whose arg-max matching defines as the next token."""
     params = job.params
     own_stops = frozenset() if params.ignore_eos else llm.spec.stop_token_ids

@@ -67,9 +67,7 @@ def git_commit() -> str | None:
 def _output(command: Sequence[str]) -> str | None:
     """What a command printed; None if it is missing or failed."""
     try:
-        finished = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=10
-        )
+        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return finished.stdout.strip() if finished.returncode == 0 else None

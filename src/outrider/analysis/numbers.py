@@ -1,4 +1,4 @@
-"""Counters and samples → the numbers of a report. NaN and infinity become None: JSON has neither."""
+"""Counters and samples → numbers of a report. NaN and infinity become None: JSON has neither."""
 
 import math
 from collections.abc import Sequence
@@ -56,14 +56,9 @@ def vllm_acceptance_record(counts: Acceptance) -> dict[str, Any]:
 
 def latency_record(name: str, seconds: Sequence[float]) -> dict[str, float | None]:
     """Mean, median, deviation and 99th percentile in milliseconds, under vLLM's names."""
+    names = [f"{label}_{name}_ms" for label in ("mean", "median", "std", "p99")]
+    if not seconds:
+        return dict.fromkeys(names)
     values = np.asarray(seconds, dtype=np.float64) * MILLISECONDS
-    summaries = {
-        "mean": np.mean,
-        "median": np.median,
-        "std": np.std,
-        "p99": lambda samples: np.percentile(samples, 99),
-    }
-    return {
-        f"{label}_{name}_ms": float(summary(values)) if len(values) else None
-        for label, summary in summaries.items()
-    }
+    numbers = (values.mean(), np.median(values), values.std(), np.percentile(values, 99))
+    return {label: float(number) for label, number in zip(names, numbers, strict=True)}

@@ -53,9 +53,7 @@ def _read(path: Path) -> list[PromptRow]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompt file {path} cannot be read ({error})") from error
-    rows = [
-        _row(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()
-    ]
+    rows = [_row(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
     if not rows:
         raise ConfigError(f"prompt file {path} is empty; it needs one JSON object per line")
     return rows
@@ -74,8 +72,23 @@ def _row(line: str, number: int, path: Path) -> PromptRow:
     text = fields["prompt"]
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{place}: the prompt is {text!r}, but it must be text that is not empty")
+    require_unicode(text, place)
     return PromptRow(
         id=str(fields.get("id", f"{path.stem}-{number}")),
         domain=str(fields.get("domain", path.stem)),
         text=text,
     )
+
+
+def require_unicode(text: str, place: str) -> None:
+    """Refuse half characters, which no tokenizer takes.
+
+    Raises:
+        ConfigError: There is one; `place` says where the text came from.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{place}: character {error.start} is no Unicode text; save the prompt as UTF-8"
+        ) from error

@@ -1,2 +1,56 @@
+"""`outrider bench`: how fast, paired against plain decoding."""
+
+import argparse
 from typing import Any
-def add(commands: Any) -> None: ...
+
+from outrider.cli.inputs import add_prompt_set_options
+from outrider.cli.options import add_model_options, add_output_options, add_speculation_options
+from outrider.cli.parsing import CommandParser, integer, number
+
+
+def add(commands: Any) -> None:
+    """Add the command and its sub-commands to the parser."""
+    parser = commands.add_parser("bench", help="measure speed against plain decoding")
+    parser.set_defaults(parser=parser)
+    kinds = parser.add_subparsers(
+        metavar="KIND", dest="kind", required=True, parser_class=CommandParser
+    )
+    add_run(kinds)
+
+
+def add_run(kinds: Any) -> None:
+    """Add `bench run` to the parser."""
+    parser = kinds.add_parser(
+        "run",
+        help="plain and speculative on the same prompts, in this process",
+        description="Run the same prompts plain and speculative, in turns, on the same weights.",
+    )
+    add_prompt_set_options(parser)
+    parser.add_argument(
+        "--concurrency", type=integer(1), default=1, metavar="C", help="requests at a time"
+    )
+    parser.add_argument(
+        "--max-tokens", type=integer(1), default=128, metavar="N", help="per prompt"
+    )
+    parser.add_argument("--repeats", type=integer(1), default=3, metavar="R", help="paired runs")
+    parser.add_argument("--temperature", type=number, default=0.0, metavar="T", help="0 is greedy")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first prompt")
+    parser.add_argument("--ignore-eos", action="store_true", help="always generate --max-tokens")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--plain-only", action="store_true", help="no speculative runs")
+    what.add_argument(
+        "--baseline-loop",
+        action="store_true",
+        help="plain decoding against a bare greedy loop: what the engine itself costs",
+    )
+    add_model_options(parser)
+    add_speculation_options(parser)
+    add_output_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and report."""
+    from outrider.cli.benchmark import run_bench
+
+    return run_bench(args)

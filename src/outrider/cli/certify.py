@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from outrider.cli.console import Console
+from outrider.cli.inputs import add_prompt_set_options
 from outrider.cli.options import (
     add_model_options,
     add_output_options,
-    add_raw_option,
     add_speculation_options,
     engine_options,
+    seats,
     speculative_config,
 )
 from outrider.cli.parsing import integer, number
@@ -29,25 +30,29 @@ def add(commands: Any) -> None:
         description="Run every prompt plain and speculative and compare token for token; a "
         "difference is either a numeric tie, with its margin, or an error (exit code 1).",
     )
+    add_prompt_set_options(parser)
     parser.add_argument(
-        "--prompts",
+        "--temperature",
         nargs="+",
-        required=True,
-        metavar="FILE.jsonl",
-        help='JSON Lines with a "prompt" each, or directories of such files',
-    )
-    parser.add_argument("--limit", type=integer(1), metavar="N", help="first N prompts per file")
-    parser.add_argument(
-        "--temperature", nargs="+", type=number, default=[0.0, 0.8], metavar="T", dest="temperatures",
+        type=number,
+        default=[0.0, 0.8],
+        metavar="T",
+        dest="temperatures",
         help="temperatures to compare at (default: 0 0.8)",
     )
     parser.add_argument(
-        "--concurrency", nargs="+", type=integer(1), default=[1, 8], metavar="C", dest="concurrencies",
+        "--concurrency",
+        nargs="+",
+        type=integer(1),
+        default=[1, 8],
+        metavar="C",
+        dest="concurrencies",
         help="requests at a time; plain runs at the smallest (default: 1 8)",
     )
-    parser.add_argument("--max-tokens", type=integer(1), default=128, metavar="N", help="per prompt")
+    parser.add_argument(
+        "--max-tokens", type=integer(1), default=128, metavar="N", help="per prompt"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first prompt")
-    add_raw_option(parser)
     add_model_options(parser)
     add_speculation_options(parser)
     add_output_options(parser)
@@ -65,6 +70,10 @@ def run(args: argparse.Namespace) -> int:
     speculative = speculative_config(args)
     if speculative is None:
         raise ConfigError("there is nothing to certify with --draft off; name a drafter")
+    if args.verify_rule == "rejection" and 0 not in args.temperatures:
+        raise ConfigError(
+            "the rejection rule promises equal tokens at temperature 0 only; add 0 to --temperature"
+        )
     setting = CertifySetting(
         temperatures=tuple(args.temperatures),
         concurrencies=tuple(args.concurrencies),
@@ -101,11 +110,3 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     return CHECK_FAILED if certificate.total.errors else 0
-
-
-def seats(concurrency: int) -> dict[str, int]:
-    """Engine options that let `concurrency` requests run at once; none where the defaults do."""
-    from outrider.engine.config import EngineConfig
-
-    default: int = EngineConfig.__dataclass_fields__["max_num_seqs"].default
-    return {"max_num_seqs": concurrency} if concurrency > default else {}

@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from outrider.analysis.closed_loop import Completed, Job, jobs_of, run_jobs
@@ -11,8 +12,8 @@ from outrider.analysis.divergence import Divergence, find_divergence
 from outrider.analysis.environment import environment
 from outrider.analysis.numbers import acceptance_record
 from outrider.analysis.tables import table
-from outrider.cli.console import ACCEPTED_COLOUR, DIM, RESET, Console
-from outrider.cli.demo import DEMO_MAX_TOKENS, DEMO_PROMPT, WARM_UP_PROMPT
+from outrider.cli.console import DIM, RESET, Console
+from outrider.cli.demo import DEMO_PROMPT, WARM_UP_PROMPT
 from outrider.cli.inputs import prompts_of
 from outrider.cli.loading import load
 from outrider.cli.options import engine_options, sampling_params, speculative_config
@@ -24,7 +25,7 @@ from outrider.engine.report import Delta
 from outrider.errors import ConfigError
 
 CHECK_FAILED = 1
-_WARM_UP_TOKENS = 8
+_WARM_UP_TOKENS = 4
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Side:
             "seconds": self.seconds,
             "output_throughput": self.speed,
             "texts": [one.sequence.text for one in self.outputs],
+            **acceptance_record(self.acceptance),
         }
 
 
@@ -86,7 +88,7 @@ def run_compare(args: argparse.Namespace) -> int:
         Side(f"speculative ({speculative.method})", drafting),
     )
     if is_demo:
-        console.say(f"{_dim('prompt:', console)} {DEMO_PROMPT.splitlines()[0]} …")
+        console.print(f"{_dim('── prompt', console)}\n{DEMO_PROMPT}\n")
     jobs = jobs_of(drafting, rows, params, raw=args.raw)
     _run(sides, jobs, console, shows_text=len(jobs) == 1 and not args.json)
     divergences = _divergences(sides, params)
@@ -104,7 +106,9 @@ def _run(sides: tuple[Side, Side], jobs: list[Job], console: Console, *, shows_t
         for side in sides:
             _warm_up(side.llm)
             console.print(f"{_dim(f'── {side.name}', console)}")
-            side.outputs += run_jobs(side.llm, jobs, on_delta=_writer(side.llm, jobs[0], console))
+            painter = TokenPainter(side.llm.tokenizer, jobs[0].prompt, jobs[0].params)
+            show = partial(_show, console, painter)
+            side.outputs += run_jobs(side.llm, jobs, on_delta=show)
             console.print("\n")
         return
     for side in sides:
@@ -121,15 +125,8 @@ def _warm_up(llm: LLM) -> None:
     llm.generate(WARM_UP_PROMPT, params)
 
 
-def _writer(llm: LLM, job: Job, console: Console) -> Any:
-    """Write the text as it comes, accepted draft tokens coloured."""
-    painter = TokenPainter(llm.tokenizer, job.prompt, job.params)
-
-    def write(delta: Delta) -> None:
-        for piece, origin in painter.pieces(delta.text, delta.tokens, delta.origins):
-            console.write(piece, colour=ACCEPTED_COLOUR if origin == "accepted" else "")
-
-    return write
+def _show(console: Console, painter: TokenPainter, delta: Delta) -> None:
+    painter.show(console, delta.text, delta.tokens, delta.origins)
 
 
 def _divergences(sides: tuple[Side, Side], params: SamplingParams) -> list[Divergence] | None:
@@ -175,10 +172,10 @@ def _record(
         "model": args.model,
         "speculative_config": None if config is None else asdict(config),
         "plain": plain.record(),
-        "speculative": speculative.record() | acceptance_record(speculative.acceptance),
+        "speculative": speculative.record(),
         "speedup": speculative.speed / plain.speed if plain.speed else None,
         "identical": None if divergences is None else not divergences,
-        "divergences": [asdict(each) for each in divergences or ()],
+        "divergences": [each.record() for each in divergences or ()],
         "environment": environment(["outrider", *sys.argv[1:]]),
     }
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 ACCEPTED_COLOUR = "\x1b[32m"
 DIM = "\x1b[2m"
@@ -115,7 +115,13 @@ def stoppable() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+class _Stream(Protocol):
+    """What is asked of stdout and stderr; either can be missing."""
+
+    def isatty(self) -> bool: ...
+
+
+def _is_terminal(stream: _Stream | None) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

@@ -1,25 +1,11 @@
 """The prompts that come with the command line."""
 
-DEMO_MAX_TOKENS = 128
+DEMO_PROMPT = """Correct the mistakes in this text and return the complete text:
 
-DEMO_PROMPT = '''Rename the variable `total` to `balance` and return the complete updated code:
+The lighthouse keeper wakes before dawn. He climbs the stairs, opens the window and looks at the \
+sea. When the fog is thick, he lights the lamp and rings the bell. When the fog is gone, he puts \
+out the lamp and goes home. Every evening he writes into the log book: the wind, the waves, the \
+ships that passed. He have done this for thirty years."""
 
-```python
-class Account:
-    def __init__(self, owner, total=0):
-        self.owner = owner
-        self.total = total
-
-    def deposit(self, amount):
-        self.total = self.total + amount
-        return self.total
-
-    def withdraw(self, amount):
-        if amount > self.total:
-            raise ValueError("not enough money")
-        self.total = self.total - amount
-        return self.total
-```
-'''
-
+# Repeats itself, so that drafters have something to propose.
 WARM_UP_PROMPT = "one two three four one two three four one two three four one two three"

@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from outrider.analysis.prompts import PromptRow, load_prompts
+from outrider.analysis.prompts import PromptRow, load_prompts, require_unicode
+from outrider.cli.parsing import integer
 from outrider.errors import ConfigError
 
 STDIN = "-"
@@ -23,6 +24,24 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_prompt_set_options(parser: argparse.ArgumentParser) -> None:
+    """Add files of prompts, as measurements need them."""
+    parser.add_argument(
+        "--prompts",
+        nargs="+",
+        required=True,
+        metavar="FILE.jsonl",
+        help='JSON Lines with a "prompt" each, or directories of such files',
+    )
+    parser.add_argument("--limit", type=integer(1), metavar="N", help="first N prompts per file")
+    add_raw_option(parser)
+
+
+def add_raw_option(parser: argparse.ArgumentParser) -> None:
+    """Add the switch that leaves the chat template out."""
+    parser.add_argument("--raw", action="store_true", help="continue the text: no chat template")
+
+
 def prompts_of(args: argparse.Namespace, *, fallback: str | None = None) -> list[PromptRow]:
     """Read the prompts; `fallback` stands in where none is given, else stdin is read.
 
@@ -40,6 +59,7 @@ def prompts_of(args: argparse.Namespace, *, fallback: str | None = None) -> list
         text = _from_stdin(explicit=text == STDIN)
     if not text.strip():
         raise ConfigError("the prompt is empty; give some text")
+    require_unicode(text, "the prompt")
     return [PromptRow("prompt", "prompt", text)]
 
 

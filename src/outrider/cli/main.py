@@ -4,6 +4,7 @@ Exit codes: 0 fine, 1 a check failed, 2 bad usage or input, 130 interrupted by C
 import torch and the engine when they run, so that help and bad usage answer at once.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -36,20 +37,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code."""
     args, extra = build_parser().parse_known_args(argv)
     args.parser.refuse_unknown(extra)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A model may say what the terminal's encoding cannot.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code: int = args.run(args)
         sys.stdout.flush()
-    except OutriderError as error:
-        if args.debug:
-            raise
-        sys.stderr.write(f"{args.parser.prog}: {error}\n")
-        return BAD_USAGE
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()
         return BROKEN_PIPE
+    except (OutriderError, OSError) as error:
+        if args.debug:
+            raise
+        sys.stderr.write(f"{args.parser.prog}: {error}\n")
+        return BAD_USAGE
     return code
 
 

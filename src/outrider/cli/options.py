@@ -18,8 +18,8 @@ NO_DRAFT = "off"
 LENGTH_POLICIES = ("off", "fixed")
 WITHOUT_MODEL = ("ngram", "suffix")
 
-_ENGINE_DEFAULTS = {field.name: field.default for field in fields(EngineConfig)}
-_SAMPLING_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
+_ENGINE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineConfig)}
+_SAMPLING_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(SamplingParams)}
 
 # Option of SamplingParams → (parser of its argument, metavar, help).
 _SAMPLING: dict[str, tuple[Callable[[str], Any], str, str]] = {
@@ -76,9 +76,7 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--draft-len", type=integer(1), metavar="N", help="longest draft (default: the method's)"
     )
-    group.add_argument(
-        "--speculative-config", metavar="JSON", help="all of it at once, as in vLLM"
-    )
+    group.add_argument("--speculative-config", metavar="JSON", help="all of it at once, as in vLLM")
     group.add_argument(
         "--verify-rule",
         choices=VERIFY_RULES,
@@ -129,17 +127,13 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
+def add_output_options(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
     """Add how results are shown."""
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="one JSON object, the last stdout line")
+    if has_json:
+        group.add_argument("--json", action="store_true", help="one JSON object, last on stdout")
     group.add_argument("--no-color", action="store_true", help="no colours; so does NO_COLOR")
     group.add_argument("--debug", action="store_true", help="show where an error came from")
-
-
-def add_raw_option(parser: argparse.ArgumentParser) -> None:
-    """Add the switch that leaves the chat template out."""
-    parser.add_argument("--raw", action="store_true", help="continue the text: no chat template")
 
 
 def option_name(field: str) -> str:
@@ -167,6 +161,11 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Give the fields of `EngineConfig` that the shared options set."""
     names = ("dtype", "device", "threads", "verify_rule", "length_policy")
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
+
+
+def seats(concurrency: int) -> dict[str, int]:
+    """Give the engine options that let `concurrency` requests run at once; none if all can."""
+    return {"max_num_seqs": concurrency} if concurrency > _ENGINE_DEFAULTS["max_num_seqs"] else {}
 
 
 def speculative_config(args: argparse.Namespace) -> SpeculativeConfig | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from outrider.cli.console import ACCEPTED_COLOUR, Console
 from outrider.core.outcome import Origin
 from outrider.core.request import SamplingParams
 from outrider.engine.detokenize import TextDecoder, TextStream
@@ -36,3 +37,10 @@ class TokenPainter:
             start = min(end, len(text))
         if not tokens and text:
             yield text, Origin.TARGET
+
+    def show(
+        self, console: Console, text: str, tokens: Sequence[int], origins: Sequence[Origin]
+    ) -> None:
+        """Write a chunk, accepted draft tokens coloured."""
+        for piece, origin in self.pieces(text, tokens, origins):
+            console.write(piece, colour=ACCEPTED_COLOUR if origin is Origin.ACCEPTED else "")

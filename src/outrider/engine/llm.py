@@ -13,7 +13,7 @@ from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
-from outrider.engine.report import Delta, StepReport
+from outrider.engine.report import Delta
 from outrider.engine.resolve import EnginePlan, build, load_decoder, new_target, resolve
 from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
 from outrider.models.decoder import Decoder
@@ -70,15 +70,20 @@ class StreamChunk:
 
 @dataclass(slots=True)
 class _Running:
-    """A continuation on its way, with the clock readings only the caller's side knows."""
+    """A continuation on its way, with the clock readings only the caller's side knows.
+
+    `inbox` holds what it gained while another call was stepping the engine.
+    """
 
     request: Request
     sequence: Tokens
     arrival: float
     first_token: float = field(default=0.0)
     finish: float = field(default=0.0)
+    inbox: list[Delta] = field(default_factory=list)
 
     def see(self, delta: Delta, now: float) -> None:
+        self.inbox.append(delta)
         if delta.tokens and not self.first_token:
             self.first_token = now
         if delta.finish is not None:
@@ -122,6 +127,7 @@ class LLM:
         self.tokenizer: Tokenizer = plan.checkpoint.tokenizer
         self.spec: ModelSpec = plan.checkpoint.spec
         self._num_requests = 0
+        self._running: dict[RequestId, _Running] = {}
 
     def sibling(
         self,
@@ -191,10 +197,9 @@ class LLM:
         to exactly the text that `generate` returns.
         """
         running = self._submit(prompts, sampling_params)
-        for report in self._run(running):
-            for delta in report.deltas:
-                request = running[delta.request_id].request
-                yield request.group, _chunk(request, delta)
+        for delta in self._run(running):
+            request = running[delta.request_id].request
+            yield request.group, _chunk(request, delta)
         self._raise_failures(running)
 
     def chat(
@@ -251,21 +256,32 @@ class LLM:
             seed = mix(Purpose.SEED, self.config.seed, number, index)
         return Request(RequestId(f"request-{number}"), tokens, params, seed, group, index)
 
-    def _run(self, running: Mapping[RequestId, _Running]) -> Iterator[StepReport]:
+    def _run(self, running: Mapping[RequestId, _Running]) -> Iterator[Delta]:
         """Step until all of `running` ended; abort what is left if the consumer stops early."""
+        self._running |= running
         try:
-            while self.engine.has_work:
-                report = self.engine.step()
-                now = time.perf_counter()
-                for delta in report.deltas:
-                    running[delta.request_id].see(delta, now)
-                yield report
+            while True:
+                for one in running.values():
+                    while one.inbox:
+                        yield one.inbox.pop(0)
+                if all(one.sequence.is_finished for one in running.values()):
+                    return
+                self._step()
         finally:
             self._abort(running)
+
+    def _step(self) -> None:
+        """Step the engine once and hand out what all calls gained."""
+        report = self.engine.step()
+        now = time.perf_counter()
+        for delta in report.deltas:
+            if delta.request_id in self._running:
+                self._running[delta.request_id].see(delta, now)
 
     def _abort(self, running: Mapping[RequestId, _Running]) -> None:
         for request_id in running:
             self.engine.abort(request_id)
+            self._running.pop(request_id, None)
 
     def _outputs(self, running: Mapping[RequestId, _Running]) -> list[RequestOutput]:
         self._raise_failures(running)

@@ -1,0 +1,84 @@
+"""One call of `outrider bench run`."""
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from outrider.analysis.baseline import bench_baseline
+from outrider.analysis.bench import BenchSetting, bench
+from outrider.analysis.environment import environment
+from outrider.analysis.prompts import load_prompts
+from outrider.analysis.render import baseline_lines, bench_lines
+from outrider.cli.console import Console
+from outrider.cli.loading import load, require_drafter
+from outrider.cli.options import engine_options, seats, speculative_config
+from outrider.drafters.config import SpeculativeConfig
+from outrider.errors import ConfigError
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Measure and report."""
+    speculative = None if args.plain_only or args.baseline_loop else speculative_config(args)
+    setting = _setting(args)
+    lines, record = _measure(args, setting, speculative)
+    console = Console(no_color=args.no_color)
+    for line in lines:
+        console.print(line)
+    if args.json:
+        console.print_json(
+            {
+                "model": args.model,
+                "speculative_config": None if speculative is None else asdict(speculative),
+                "verify_rule": args.verify_rule,
+                "length_policy": args.length_policy,
+                "dtype": args.dtype,
+                "setting": asdict(setting),
+                **record,
+                "environment": environment(["outrider", *sys.argv[1:]]),
+            }
+        )
+    return 0
+
+
+def _setting(args: argparse.Namespace) -> BenchSetting:
+    if args.baseline_loop and (args.temperature != 0 or args.concurrency != 1):
+        raise ConfigError(
+            "--baseline-loop is greedy and serves one request at a time; "
+            "leave --temperature and --concurrency out"
+        )
+    return BenchSetting(
+        concurrency=args.concurrency,
+        max_tokens=args.max_tokens,
+        repeats=args.repeats,
+        temperature=args.temperature,
+        seed=args.seed,
+        ignore_eos=args.ignore_eos,
+        raw=args.raw,
+    )
+
+
+def _measure(
+    args: argparse.Namespace, setting: BenchSetting, speculative: SpeculativeConfig | None
+) -> tuple[list[str], dict[str, Any]]:
+    """Give the report as lines and as a record."""
+    rows = load_prompts(args.prompts, limit=args.limit)
+    require_drafter(speculative)
+    console = Console(no_color=args.no_color)
+    options = engine_options(args) | seats(setting.concurrency) | {"prefix_caching": False}
+    plain = load(args, console, options, None)
+    started = time.monotonic()
+
+    def show(what: str, done: int, total: int) -> None:
+        console.progress(what, done, total, started)
+
+    try:
+        if args.baseline_loop:
+            baseline = bench_baseline(plain, rows, setting, show)
+            return baseline_lines(baseline), baseline.record()
+        drafting = None if speculative is None else plain.sibling(speculative_config=speculative)
+        report = bench(plain, drafting, rows, setting, show)
+        return bench_lines(report), report.record()
+    finally:
+        console.clear()
