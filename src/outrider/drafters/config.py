@@ -59,4 +59,25 @@ class SpeculativeConfig:
                 raise ConfigError(unknown_name("key in the speculative config", name, known))
         if "method" not in options:
             raise ConfigError("the speculative config has no method; add for example 'ngram'")
+        _refuse_wrong_types(options)
         return cls(**options)
+
+
+def _refuse_wrong_types(options: Mapping[str, Any]) -> None:
+    """JSON brings whatever the user wrote; a wrong type would surface far from here."""
+    for name, kinds, wanted in _TYPES:
+        value = options.get(name, ...)
+        if value is ... or (isinstance(value, kinds) and not isinstance(value, bool)):
+            continue
+        raise ConfigError(f"{name} in the speculative config is {value!r}, not {wanted}")
+
+
+_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("method", (str,), "a string"),
+    ("model", (str, type(None)), "a string"),
+    ("num_speculative_tokens", (int, type(None)), "an integer"),
+    ("prompt_lookup_min", (int,), "an integer"),
+    ("prompt_lookup_max", (int,), "an integer"),
+    ("suffix_decoding_max_cached_tokens", (int,), "an integer"),
+    ("suffix_decoding_min_token_prob", (int, float), "a number"),
+)

@@ -35,7 +35,7 @@ class EngineConfig:
     """Tokens the KV cache holds; None: enough for `max_num_seqs` requests of 1024, at least one
     full context, at most 32768."""
     max_context_len: int | None = None
-    """Longest sequence; None: what the model was made for, as far as the KV cache reaches."""
+    """Longest sequence; None: what the model was made for, at most the default KV cache."""
     max_num_seqs: int = 16
     """Most requests in a step."""
     max_num_batched_tokens: int = 512

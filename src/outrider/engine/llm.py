@@ -75,6 +75,7 @@ class _Running:
     `inbox` holds what it gained while another call was stepping the engine.
     """
 
+    prompt: str | None
     request: Request
     sequence: Tokens
     arrival: float
@@ -236,7 +237,12 @@ class LLM:
                 for index in range(own.n):
                     request = self._request(tokens, own, group, index)
                     sequence = self.engine.add(request)
-                    running[request.id] = _Running(request, sequence, time.perf_counter())
+                    running[request.id] = _Running(
+                        prompt if isinstance(prompt, str) else None,
+                        request,
+                        sequence,
+                        time.perf_counter(),
+                    )
         except BaseException:
             self._abort(running)
             raise
@@ -288,7 +294,7 @@ class LLM:
         outputs: dict[int, RequestOutput] = {}
         for one in running.values():
             ids = list(one.request.prompt)
-            group = outputs.setdefault(one.request.group, RequestOutput(None, ids, []))
+            group = outputs.setdefault(one.request.group, RequestOutput(one.prompt, ids, []))
             group.outputs.append(_completion(one))
         return [outputs[group] for group in sorted(outputs)]
 

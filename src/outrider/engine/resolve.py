@@ -54,13 +54,14 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint | None = None) -> Engin
     if wanted is None:
         full_load = max(config.max_num_seqs * COMFORTABLE_REQUEST, context)
         wanted = min(full_load, LARGEST_DEFAULT_CACHE)
+        context = min(context, wanted)
     num_blocks = -(-wanted // config.block_size)
     return EnginePlan(
         config=config,
         checkpoint=checkpoint,
         dtype=getattr(torch, config.dtype),
         num_kv_blocks=num_blocks,
-        max_context_len=min(context, num_blocks * config.block_size),
+        max_context_len=context,
     )
 
 
