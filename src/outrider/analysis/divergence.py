@@ -89,7 +89,7 @@ def find_divergence(llm: LLM, plain: Completed, speculative: Completed) -> Diver
     tokens = ours[common], theirs[common]
     logits = llm.score_tokens(job.prompt, ours[: common + 1])[-1]
     margin = token_margin(matching_scores(llm, job, logits, ours[:common]), tokens)
-    tolerance = tie_tolerance(logits, llm.config.dtype, job.params.temperature)
+    tolerance = tie_tolerance(logits, llm.precision, job.params.temperature)
     is_tie = margin <= tolerance
     return Divergence(
         prompt_id=job.id,

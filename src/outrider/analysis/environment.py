@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 import outrider
+from outrider.engine.resolve import available_cores
+from outrider.native.availability import fault, instruction_sets
 
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
@@ -20,7 +22,8 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
-        "usable_cores": usable_cores(),
+        "usable_cores": available_cores(),
+        "native": ", ".join(instruction_sets()) or fault(),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -42,13 +45,6 @@ def cpu_model() -> str:
     if sys.platform == "darwin":
         return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def git_commit() -> str | None:

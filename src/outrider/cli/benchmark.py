@@ -33,7 +33,6 @@ def run_bench(args: argparse.Namespace) -> int:
                 "speculative_config": None if speculative is None else asdict(speculative),
                 "verify_rule": args.verify_rule,
                 "length_policy": args.length_policy,
-                "dtype": args.dtype,
                 "setting": asdict(setting),
                 **record,
                 "environment": environment(["outrider", *sys.argv[1:]]),
@@ -68,6 +67,7 @@ def _measure(
     console = Console(no_color=args.no_color)
     options = engine_options(args) | seats(setting.concurrency) | {"prefix_caching": False}
     plain = load(args, console, options, None)
+    computed = {"backend": plain.backend, "precision": plain.precision}
     started = time.monotonic()
 
     def show(what: str, done: int, total: int) -> None:
@@ -76,9 +76,9 @@ def _measure(
     try:
         if args.baseline_loop:
             baseline = bench_baseline(plain, rows, setting, show)
-            return baseline_lines(baseline), baseline.record()
+            return baseline_lines(baseline), computed | baseline.record()
         drafting = None if speculative is None else plain.sibling(speculative_config=speculative)
         report = bench(plain, drafting, rows, setting, show)
-        return bench_lines(report), report.record()
+        return bench_lines(report), computed | report.record()
     finally:
         console.clear()

@@ -127,7 +127,7 @@ def _contents(checkpoint: Any) -> dict[str, Any]:
 
     if checkpoint.gguf is not None:
         source = checkpoint.gguf
-        kinds = Counter(source.tensor(name).kind for name in source.shapes())
+        kinds = Counter(source.kinds().values())
         num_bytes = checkpoint.path.stat().st_size
     else:
         source = SafetensorsSource(checkpoint.path)

@@ -9,7 +9,7 @@ from typing import Any
 from outrider.cli.parsing import integer, number, token_bias, token_ids
 from outrider.core.request import VERIFY_RULES, SamplingParams
 from outrider.drafters.config import SpeculativeConfig
-from outrider.engine.config import DTYPES, EngineConfig
+from outrider.engine.config import BACKENDS, DTYPES, WEIGHT_FORMATS, EngineConfig
 from outrider.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -54,13 +54,28 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dtype",
         choices=DTYPES,
-        default=_ENGINE_DEFAULTS["dtype"],
         metavar="DTYPE",
-        help=f"numbers to compute with: {', '.join(DTYPES)}",
+        help=f"numbers torch computes with: {', '.join(DTYPES)}; asks for torch "
+        "(default: bfloat16 on torch)",
+    )
+    group.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default=_ENGINE_DEFAULTS["backend"],
+        metavar="BACKEND",
+        help=f"what computes: {', '.join(BACKENDS)}",
+    )
+    group.add_argument(
+        "--weights",
+        choices=WEIGHT_FORMATS,
+        default=_ENGINE_DEFAULTS["weights"],
+        metavar="FORMAT",
+        help="how the native backend keeps matrices the checkpoint has not quantised: "
+        f"{', '.join(WEIGHT_FORMATS)}",
     )
     group.add_argument("--device", default=_ENGINE_DEFAULTS["device"], help="a torch device")
     group.add_argument(
-        "--threads", type=integer(1), metavar="N", help="threads torch may use (default: torch's)"
+        "--threads", type=integer(1), metavar="N", help="threads that compute (default: all cores)"
     )
 
 
@@ -159,7 +174,15 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Give the fields of `EngineConfig` that the shared options set."""
-    names = ("dtype", "device", "threads", "verify_rule", "length_policy")
+    names = (
+        "backend",
+        "weights",
+        "dtype",
+        "device",
+        "threads",
+        "verify_rule",
+        "length_policy",
+    )
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 

@@ -9,6 +9,10 @@ from outrider.errors import ConfigError, unknown_name
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 LengthPolicyName = Literal["off", "fixed"]
+BackendName = Literal["auto", "torch", "native"]
+BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "native")
+WeightFormat = Literal["bf16", "q8", "q4"]
+WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("bf16", "q8", "q4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +27,17 @@ class EngineConfig:
     """matching gives the same tokens as plain decoding; rejection the same distribution."""
     length_policy: LengthPolicyName = "fixed"
     """How many of the drafted tokens are verified."""
-    dtype: str = "bfloat16"
-    """Numbers the target computes with."""
+    backend: BackendName = "auto"
+    """What computes: native (CPU, quantised, the same bits in any batch), torch, or auto: native
+    where it is built and nothing asks for torch."""
+    weights: WeightFormat = "bf16"
+    """How the native backend keeps matrices that the checkpoint has not quantised."""
+    dtype: str | None = None
+    """Numbers the torch backend computes with; None is bfloat16. Naming one asks for torch."""
     device: str = "cpu"
-    """A torch device."""
+    """A torch device; any but the CPU asks for torch."""
     threads: int | None = None
-    """Threads torch may use; None leaves torch's own choice."""
+    """Threads that compute; None: all cores this process may use, on torch its own choice."""
     block_size: int = 16
     """Tokens per KV block."""
     kv_cache_tokens: int | None = None
@@ -49,8 +58,12 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work on any machine."""
-        if self.dtype not in DTYPES:
+        if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(unknown_name("dtype", self.dtype, DTYPES))
+        if self.backend not in BACKENDS:
+            raise ConfigError(unknown_name("backend", self.backend, BACKENDS))
+        if self.weights not in WEIGHT_FORMATS:
+            raise ConfigError(unknown_name("weight format", self.weights, WEIGHT_FORMATS))
         if self.verify_rule not in VERIFY_RULES:
             raise ConfigError(unknown_name("verify rule", self.verify_rule, VERIFY_RULES))
         if self.length_policy not in ("off", "fixed"):

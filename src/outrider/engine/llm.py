@@ -11,22 +11,21 @@ from outrider.core.outcome import Finish, FinishReason, Origin, TokenLogprobs
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.config import SpeculativeConfig
+from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.engine.report import Delta
-from outrider.engine.resolve import EnginePlan, build, load_decoder, new_target, resolve
+from outrider.engine.resolve import EnginePlan, build, resolve
 from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
-from outrider.models.decoder import Decoder
 from outrider.models.spec import ModelSpec
 from outrider.models.tokenizer import Tokenizer
 from outrider.sampling.noise import Purpose, mix
-from outrider.target.torch_target import TorchTarget
 from outrider.tensor.shapes import Logits
 from outrider.tensor.span import Span
 
 Prompt = str | Sequence[int]
 
-_OF_THE_WEIGHTS = ("dtype", "device")
+_OF_THE_WEIGHTS = ("backend", "weights", "dtype", "device", "threads")
 
 
 @dataclass(slots=True)
@@ -118,13 +117,13 @@ class LLM:
             if name not in known:
                 raise ConfigError(unknown_name("engine option", name, known))
         plan = resolve(EngineConfig(model=model, speculative=speculative_config, **options))
-        self._start(plan, load_decoder(plan))
+        self._start(plan, plan.backend.load(plan.checkpoint))
 
-    def _start(self, plan: EnginePlan, decoder: Decoder) -> None:
+    def _start(self, plan: EnginePlan, model: LoadedModel) -> None:
         self.config = plan.config
         self._plan = plan
-        self._decoder = decoder
-        self.engine: Engine = build(plan, decoder)
+        self._model = model
+        self.engine: Engine = build(plan, model)
         self.tokenizer: Tokenizer = plan.checkpoint.tokenizer
         self.spec: ModelSpec = plan.checkpoint.spec
         self._num_requests = 0
@@ -153,13 +152,23 @@ class LLM:
                 raise ConfigError(unknown_name("option of a sibling engine", name, known))
         config = replace(self.config, speculative=speculative_config, **options)
         other = object.__new__(type(self))
-        other._start(resolve(config, self._plan.checkpoint), self._decoder)
+        other._start(resolve(config, self._plan.checkpoint, self._plan.backend), self._model)
         return other
 
-    def new_target(self, num_tokens: int) -> TorchTarget:
+    @property
+    def precision(self) -> str:
+        """Dtype whose rounding explains a numeric tie between two runs."""
+        return self._plan.backend.precision
+
+    @property
+    def backend(self) -> str:
+        """What computes the forwards: torch or native."""
+        return self._plan.backend.name
+
+    def new_target(self, num_tokens: int) -> ScoringTarget:
         """Make a bare target over the same loaded weights, with KV blocks for `num_tokens`."""
         num_blocks = -(-num_tokens // self.config.block_size)
-        return new_target(self._plan, self._decoder, num_blocks)
+        return self._model.new_target(num_blocks, self.config.block_size)
 
     def score_tokens(self, prompt: Sequence[int], continuation: Sequence[int]) -> Logits:
         """Score a given continuation in one forward that shares nothing with the engine's cache.

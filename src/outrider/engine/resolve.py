@@ -1,5 +1,7 @@
 """Config + machine + checkpoint → a plan, and a plan → an engine. The only place that decides."""
 
+import logging
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -7,18 +9,21 @@ import torch
 
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.drafters.catalogue import drafter_factory
+from outrider.engine.backend import Backend, LoadedModel, ScoringTarget, TorchBackend
 from outrider.engine.commit import StopRules
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine, EngineParts
 from outrider.errors import ConfigError
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
-from outrider.models.decoder import Decoder
+from outrider.native import availability
 from outrider.schedule.admission import Limits
 from outrider.schedule.lengths import Fixed, LengthPolicy, Off
-from outrider.target.torch_target import TorchTarget
 from outrider.verify.verifier import RuleVerifier
 
+logger = logging.getLogger(__name__)
+
+DEFAULT_DTYPE = "bfloat16"
 COMFORTABLE_REQUEST = 1024
 LARGEST_DEFAULT_CACHE = 32768
 
@@ -29,13 +34,15 @@ class EnginePlan:
 
     config: EngineConfig
     checkpoint: Checkpoint
-    dtype: torch.dtype
+    backend: Backend
     num_kv_blocks: int
     max_context_len: int
 
 
-def resolve(config: EngineConfig, checkpoint: Checkpoint | None = None) -> EnginePlan:
-    """Open the checkpoint, unless it is given, and fix what the config left open.
+def resolve(
+    config: EngineConfig, checkpoint: Checkpoint | None = None, backend: Backend | None = None
+) -> EnginePlan:
+    """Open the checkpoint, choose the backend, unless given, and fix what the config left open.
 
     Raises:
         ModelError: The checkpoint cannot be used.
@@ -59,37 +66,18 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint | None = None) -> Engin
     return EnginePlan(
         config=config,
         checkpoint=checkpoint,
-        dtype=getattr(torch, config.dtype),
+        backend=backend or choose_backend(config),
         num_kv_blocks=num_blocks,
         max_context_len=context,
     )
 
 
-def load_decoder(plan: EnginePlan, checkpoint: Checkpoint | None = None) -> Decoder:
-    """Load the weights of the target, or of another checkpoint in the target's dtype."""
-    if plan.config.threads is not None:
-        torch.set_num_threads(plan.config.threads)
-    return (checkpoint or plan.checkpoint).load_decoder(plan.dtype)
-
-
-def new_target(plan: EnginePlan, decoder: Decoder, num_kv_blocks: int) -> TorchTarget:
-    """Put a KV pool beside loaded weights; the weights may be in use elsewhere."""
-    return TorchTarget(
-        decoder,
-        num_blocks=num_kv_blocks,
-        block_size=plan.config.block_size,
-        device=plan.config.device,
-    )
-
-
-def build(plan: EnginePlan, decoder: Decoder) -> Engine:
+def build(plan: EnginePlan, model: LoadedModel) -> Engine:
     """Put the engine together around loaded weights."""
     config, spec = plan.config, plan.checkpoint.spec
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     return Engine(
         EngineParts(
-            target=new_target(plan, decoder, plan.num_kv_blocks),
+            target=model.new_target(plan.num_kv_blocks, config.block_size),
             drafter=_drafter(plan),
             lengths=_lengths(config),
             verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids),
@@ -104,9 +92,9 @@ def build(plan: EnginePlan, decoder: Decoder) -> Engine:
     )
 
 
-def _load(plan: EnginePlan, checkpoint: Checkpoint) -> TorchTarget:
-    """Load weights and reserve a KV pool of the plan's size for them."""
-    return new_target(plan, load_decoder(plan, checkpoint), plan.num_kv_blocks)
+def _load(plan: EnginePlan, checkpoint: Checkpoint) -> ScoringTarget:
+    """Load another checkpoint, with a KV pool of the plan's size."""
+    return plan.backend.load(checkpoint).new_target(plan.num_kv_blocks, plan.config.block_size)
 
 
 def _drafter(plan: EnginePlan) -> Drafter | None:
@@ -129,6 +117,38 @@ def _lengths(config: EngineConfig) -> LengthPolicy:
 
 
 _NO_BOUND = 1 << 30
+
+
+def choose_backend(config: EngineConfig) -> Backend:
+    """Decide what computes; `auto` prefers the native runner where it can do what is asked.
+
+    Raises:
+        ConfigError: The backend that was asked for cannot run here or with the other options.
+    """
+    wants_torch = config.dtype is not None or torch.device(config.device).type != "cpu"
+    if config.backend == "native" and wants_torch:
+        raise ConfigError(
+            "the native backend computes on the CPU in a precision of its own; leave dtype and "
+            "device out, or use backend 'torch'"
+        )
+    fault = availability.fault()
+    if config.backend == "native" and fault is not None:
+        raise ConfigError(fault)
+    if config.backend == "torch" or wants_torch or fault is not None:
+        if config.backend == "auto" and not wants_torch:
+            logger.warning("%s; running on torch instead", fault)
+        return TorchBackend(config.dtype or DEFAULT_DTYPE, config.device, config.threads)
+    # The extension is optional, so nothing that needs it is imported before it was found.
+    from outrider.engine.native_backend import NativeBackend
+
+    return NativeBackend.start(config.threads or available_cores(), config.weights)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _check_device(device: str) -> None:

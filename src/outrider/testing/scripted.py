@@ -161,9 +161,8 @@ def tiny_engine(
     The target must have a KV pool, or a memory, of the same `num_blocks` and `block_size`.
     """
     options = options or TinyEngine()
-    context = min(
-        options.max_context_len or target.spec.max_context_len,
-        options.num_blocks * options.block_size,
+    context = options.max_context_len or min(
+        target.spec.max_context_len, options.num_blocks * options.block_size
     )
     return Engine(
         EngineParts(

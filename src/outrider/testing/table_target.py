@@ -1,8 +1,9 @@
 """A target that is an explicit table of probabilities, over a memory that shows every mistake.
 
 Instead of keys and values each slot of the paged memory holds a token id, and a row's distribution
-is looked up by the prefix *read back from the slots*. A wrong block table, a roll-back that keeps
-too much or too little, or a prefix hit on the wrong block therefore changes what comes out.
+is looked up by the prefix *read back from the slots*. A wrong block table or a roll-back that keeps
+too much or too little therefore changes what comes out. Each slot also holds a digest of everything
+before it, as keys and values do: a prefix hit on a block of another prefix is noticed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.models.spec import ModelSpec
-from outrider.sampling.noise import Purpose, uniform
-from outrider.target.layout import Span, spans_of
+from outrider.sampling.noise import Purpose, mix, uniform
+from outrider.target.layout import spans_of
 from outrider.tensor.shapes import LogitRow
+from outrider.tensor.span import Span
 from outrider.tensor.window import Scores, Taps, VerifyWindow
 from outrider.testing.tiny import tiny_spec
 
@@ -88,6 +90,7 @@ class TableTarget:
         self.windows: list[ScoredWindow] = []
         self._table = table
         self._memory = [EMPTY_SLOT] * (num_blocks * block_size)
+        self._digests = [0] * (num_blocks * block_size)
 
     def score(self, window: VerifyWindow, taps: Taps = ()) -> Scores:
         """Write the window's tokens into their slots, then look every judged row up.
@@ -106,8 +109,7 @@ class TableTarget:
             first_token.append(num_tokens)
             first_row.append(len(rows) if span.num_judged else -1)
             num_tokens += len(span.tokens)
-            prefix = tuple(self._memory[slot] for slot in slots)
-            assert EMPTY_SLOT not in prefix, f"slots {slots} were never all written"
+            prefix = self._read(slots)
             first_judged = span.context_len - span.num_judged
             rows.extend(
                 self._table(prefix[: position + 1])
@@ -128,10 +130,21 @@ class TableTarget:
     def _write(self, spans: Sequence[Span], contexts: Sequence[list[int]]) -> None:
         written: set[int] = set()
         for span, slots in zip(spans, contexts, strict=True):
+            digest = self._digests[slots[span.kv_len - 1]] if span.kv_len else 0
             for token, slot in zip(span.tokens, slots[span.kv_len :], strict=True):
                 assert slot not in written, f"slot {slot} is written twice in one window"
                 written.add(slot)
-                self._memory[slot] = token
+                digest = mix(digest, token)
+                self._memory[slot], self._digests[slot] = token, digest
         for span, slots in zip(spans, contexts, strict=True):
             own = set(slots[: span.kv_len])
             assert not own & written, "a window writes into a prefix that is read as cached"
+
+    def _read(self, slots: Sequence[int]) -> tuple[int, ...]:
+        """Tokens of the slots, which must have been written one after the other."""
+        digest = 0
+        for slot in slots:
+            assert self._memory[slot] != EMPTY_SLOT, f"slot {slot} was never written"
+            digest = mix(digest, self._memory[slot])
+            assert digest == self._digests[slot], f"slot {slot} belongs to another prefix"
+        return tuple(self._memory[slot] for slot in slots)

@@ -105,10 +105,10 @@ def test_speculation_can_be_said_in_short_and_in_json(
         (["--speculative-config", "[1]"], "is not an object"),
         (["--speculative-config", "{}"], "has no method"),
         (["--speculative-config", '{"metod": "ngram"}'], "did you mean 'method'"),
-        (["--speculative-config", '{"method": 5}'], "wrong type"),
+        (["--speculative-config", '{"method": 5}'], "not a string"),
         (
             ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": "x"}'],
-            "wrong type",
+            "not an integer",
         ),
         (["--speculative-config", '{"method": "ngram"}', "--draft-len", "2"], "leave --draft-len"),
     ],

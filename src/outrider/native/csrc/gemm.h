@@ -5,7 +5,7 @@
 // For quantised weights, activations are rounded to int8 with one scale per 32 inputs; dot products
 // inside such a block are exact integers, and blocks are folded in ascending order in float32 by
 // one fixed sequence of fused multiply-adds. For BF16 and F32 weights, the float32 activations are
-// used as they are and accumulated over ascending inputs in four interleaved sums.
+// used as they are and accumulated over ascending inputs in two interleaved sums.
 #pragma once
 
 #include <cstddef>
@@ -21,41 +21,36 @@ namespace outrider {
 
 // One matrix of a call and where its result goes: y[row * ld + out].
 struct Product {
-  const PackedMatrix* weight = nullptr;
-  float* y = nullptr;
-  int64_t ld = 0;
-  bool accumulate = false;  // y += x wᵀ instead of y = x wᵀ (a residual, or a bias put in before)
+    const PackedMatrix* weight = nullptr;
+    float* y = nullptr;
+    int64_t ld = 0;
+    bool accumulate = false;  // y += x wᵀ instead of y = x wᵀ (a residual, or a bias put in before)
 };
 
 // Runs products on a pool and keeps the scratch memory they need. Not for concurrent use.
 class Gemm {
- public:
-  explicit Gemm(ThreadPool& pool, Isa isa = detect_isa());
-  ~Gemm();
-  Gemm(const Gemm&) = delete;
-  Gemm& operator=(const Gemm&) = delete;
+public:
+    explicit Gemm(ThreadPool& pool, Isa isa = detect_isa());
+    ~Gemm();
+    Gemm(const Gemm&) = delete;
+    Gemm& operator=(const Gemm&) = delete;
 
-  // All matrices must have the same in_features and may have different types; they run as one
-  // parallel region and share the rounding of x. x[row * ldx + in]; x and y must not overlap.
-  // Any number of rows; 1 to 64 is the design range.
-  void matmul(const Product* products, size_t count, const float* x, int64_t ldx, int64_t rows);
+    // All matrices must have the same in_features and may have different types; they run as one
+    // parallel region and share the rounding of x. x[row * ldx + in]; x and y must not overlap.
+    // Any number of rows; 1 to 64 is the design range.
+    void matmul(const Product* products, size_t count, const float* x, int64_t ldx, int64_t rows);
 
-  void matmul(std::initializer_list<Product> products, const float* x, int64_t ldx, int64_t rows) {
-    matmul(products.begin(), products.size(), x, ldx, rows);
-  }
+    void matmul(std::initializer_list<Product> products, const float* x, int64_t ldx, int64_t rows) {
+        matmul(products.begin(), products.size(), x, ldx, rows);
+    }
 
-  // The same with x[row][in] = silu(gate[row * ld + in]) * up[row * ld + in], where silu(g) is
-  // g / (1 + exp(-g)): the input of a gated MLP's last layer, formed while it is rounded.
-  void matmul_gated(const Product* products, size_t count, const float* gate, const float* up,
-                    int64_t ld, int64_t rows);
+    Isa isa() const { return isa_; }
 
-  Isa isa() const { return isa_; }
-
- private:
-  struct Scratch;
-  ThreadPool& pool_;
-  Isa isa_;
-  std::unique_ptr<Scratch> scratch_;
+private:
+    struct Scratch;
+    ThreadPool& pool_;
+    Isa isa_;
+    std::unique_ptr<Scratch> scratch_;
 };
 
 }  // namespace outrider

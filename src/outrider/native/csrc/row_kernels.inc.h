@@ -1,5 +1,5 @@
 // The functions of RowKernels. Included by one source file per instruction set, which defines
-// OUTRIDER_TABLE, OUTRIDER_TABLE_NAME and the register blocking OUTRIDER_GROUPS. Nothing from the standard library
+// OUTRIDER_TABLE and OUTRIDER_TABLE_NAME. Nothing from the standard library
 // with code in headers may be used here: the linker would keep one copy for all machines.
 
 #include "row_kernels.h"
@@ -13,8 +13,9 @@ using outrider::kChunk;
 using outrider::kMaxQueries;
 using outrider::kSlotGroup;
 
-constexpr int kGroupsAtOnce = OUTRIDER_GROUPS;
-constexpr int kVecsAtOnce = OUTRIDER_GROUPS;
+// Key groups, and vectors of a value, whose sums are held in registers at once.
+constexpr int kGroupsAtOnce = kPartLanes == kLanes ? 4 : 1;
+constexpr int kVecsAtOnce = kGroupsAtOnce;
 
 // Calls `body(offset, count)` for every vector of a row, the last one possibly partial.
 template <class Body>
@@ -25,7 +26,7 @@ OUTRIDER_INLINE void for_vectors(int size, Body body) {
 }
 
 OUTRIDER_INLINE Vec load_up_to(const float* from, int count) {
-    return count == kLanes ? load(from) : load_some(from, count);
+    return count == kLanes ? load(from) : load_some(from, count, splat(0.0f));
 }
 
 OUTRIDER_INLINE void store_up_to(float* to, Vec value, int count) {
@@ -37,7 +38,7 @@ OUTRIDER_INLINE void store_up_to(float* to, Vec value, int count) {
 }
 
 void rms_norm(const float* input, const float* weight, float* output, int size, float eps) {
-    Vec squares{}, more{};
+    Vec squares = splat(0.0f), more = splat(0.0f);
     int i = 0;
     for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
         const Vec first = load(input + i), second = load(input + i + kLanes);
@@ -72,7 +73,7 @@ void scale(float* row, float factor, int size) {
 void gated(const float* gate, const float* up, float* output, int size) {
     for_vectors(size, [&](int at, int count) {
         const Vec g = load_up_to(gate + at, count);
-        const Vec silu = g / (exponential(-g) + 1.0f);
+        const Vec silu = g / (exponential(splat(0.0f) - g) + 1.0f);
         store_up_to(output + at, silu * load_up_to(up + at, count), count);
     });
 }
@@ -87,30 +88,13 @@ void rotate(float* head, const float* cosines, const float* sines, int head_dim)
     });
 }
 
-// Rounds to nearest even; beyond the range of half precision it saturates.
-OUTRIDER_INLINE HalfVec to_half(Vec v) {
-    v = v < splat(-65504.0f) ? splat(-65504.0f) : v;
-    v = v > splat(65504.0f) ? splat(65504.0f) : v;
-#if defined(__AVX512F__)
-    return (HalfVec)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#else
-    const WordVec bits = (WordVec)v, sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
-    // Below 2^-14 the step is 2^-24, which is the step of floats from 0.5 on.
-    const WordVec small = (WordVec)((Vec)size + 0.5f) - 0x3f000000u;
-    const WordVec normal = (size + 0xfffu + ((size >> 13) & 1u) - 0x38000000u) >> 13;
-    WordVec half = size < 0x38800000u ? small : normal;
-    half = size > 0x7f800000u ? WordVec{} + 0x7e00u : half;
-    return __builtin_convertvector(half | sign, HalfVec);
-#endif
-}
-
 void store_half(uint16_t* keys, uint16_t* values, int slot, const float* key, const float* value,
                 int head_dim, int padded_dim) {
     for_vectors(head_dim, [&](int at, int count) {
-        const HalfVec k = to_half(load_up_to(key + at, count));
-        for (int i = 0; i < count; i++) keys[(at + i) * kSlotGroup + slot] = k[i];
-        const HalfVec v = to_half(load_up_to(value + at, count));
-        std::memcpy(values + slot * padded_dim + at, &v, sizeof v);
+        uint16_t halves[kLanes];
+        store_half_lanes(halves, load_up_to(key + at, count));
+        for (int i = 0; i < count; i++) keys[(at + i) * kSlotGroup + slot] = halves[i];
+        store_half_lanes(values + slot * padded_dim + at, load_up_to(value + at, count));
     });
 }
 
@@ -126,7 +110,12 @@ using Weights = float[kMaxQueries][kChunk];
 template <class T, int kQueries, int kGroups>
 OUTRIDER_INLINE void score(const ContextChunk& chunk, int first, const float* queries,
                            Weights& scores) {
-    Vec sums[kQueries][kGroups]{};
+    Vec sums[kQueries][kGroups];
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; q++) {
+#pragma GCC unroll 8
+        for (int g = 0; g < kGroups; g++) sums[q][g] = splat(0.0f);
+    }
     const T* keys[kGroups];
     for (int g = 0; g < kGroups; g++) keys[g] = static_cast<const T*>(chunk.groups[first + g]);
     const int head_dim = chunk.head_dim;
@@ -149,24 +138,19 @@ OUTRIDER_INLINE void score(const ContextChunk& chunk, int first, const float* qu
 
 // Turns the first `count` scores into weights; returns their total and the largest score.
 OUTRIDER_INLINE void soften(float* scores, int count, float* total, float* peak) {
-    const Vec lowest = splat(-__builtin_inff());
-    const IntVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const int whole = count / kLanes, rest = count % kLanes;
-    Vec peaks = lowest;
-    for (int i = 0; i < whole; i++) peaks = max(load(scores + i * kLanes), peaks);
-    if (rest) peaks = max(lane < rest ? load(scores + whole * kLanes) : lowest, peaks);
+    Vec peaks = splat(-__builtin_inff());
+    for_vectors(count, [&](int at, int lanes) {
+        const Vec lowest = splat(-__builtin_inff());
+        const Vec own = lanes == kLanes ? load(scores + at) : load_some(scores + at, lanes, lowest);
+        peaks = max(own, peaks);
+    });
     *peak = max_lanes(peaks);
-    Vec totals{};
-    for (int i = 0; i < whole; i++) {
-        const Vec weight = exponential(load(scores + i * kLanes) - *peak);
-        store(scores + i * kLanes, weight);
-        totals += weight;
-    }
-    if (rest) {
-        const Vec weight = exponential(load(scores + whole * kLanes) - *peak);
-        store(scores + whole * kLanes, weight);
-        totals += lane < rest ? weight : Vec{};
-    }
+    Vec totals = splat(0.0f);
+    for_vectors(count, [&](int at, int lanes) {
+        const Vec weight = exponential(load_up_to(scores + at, lanes) - *peak);
+        store_up_to(scores + at, weight, lanes);
+        totals += lanes == kLanes ? weight : load_up_to(scores + at, lanes);
+    });
     *total = sum_lanes(totals);
 }
 
@@ -174,7 +158,12 @@ OUTRIDER_INLINE void soften(float* scores, int count, float* total, float* peak)
 template <class T, int kQueries, int kVecs>
 OUTRIDER_INLINE void weigh(const ContextChunk& chunk, int first, const int* counts,
                            const Weights& weights, float* values) {
-    Vec sums[kQueries][kVecs]{};
+    Vec sums[kQueries][kVecs];
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; q++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; v++) sums[q][v] = splat(0.0f);
+    }
     int common = counts[0], longest = counts[0];
     for (int q = 1; q < kQueries; q++) {
         common = counts[q] < common ? counts[q] : common;
@@ -260,8 +249,8 @@ void merge(const SoftmaxSums& earlier, const SoftmaxSums& chunk, int index, int 
     float* peak = earlier.peaks + index;
     const float chunk_peak = chunk.peaks[index];
     const float top = *peak < chunk_peak ? chunk_peak : *peak;
-    const float keep = exponential(splat(*peak - top))[0];
-    const float gain = exponential(splat(chunk_peak - top))[0];
+    const float keep = first_lane(exponential(splat(*peak - top)));
+    const float gain = first_lane(exponential(splat(chunk_peak - top)));
     float* values = earlier.values + static_cast<long>(index) * padded_dim;
     const float* more = chunk.values + static_cast<long>(index) * padded_dim;
     for (int i = 0; i < padded_dim; i += kLanes) {

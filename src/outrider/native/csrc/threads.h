@@ -16,64 +16,63 @@
 namespace outrider {
 
 class ThreadPool {
- public:
-  // `threads` counts the caller; 1 means no worker is started. A worker that finds nothing to do
-  // spins for about `spin_microseconds` and then sleeps until the next call.
-  explicit ThreadPool(int threads, int spin_microseconds = 200);
-  ~ThreadPool();
-  ThreadPool(const ThreadPool&) = delete;
-  ThreadPool& operator=(const ThreadPool&) = delete;
+public:
+    // `threads` counts the caller; 1 means no worker is started. A worker that finds nothing to do
+    // spins for about `spin_microseconds` and then sleeps until the next call.
+    explicit ThreadPool(int threads, int spin_microseconds = 200);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int size() const { return static_cast<int>(workers_.size()) + 1; }
+    int size() const { return size_; }
 
-  // Calls body(begin, end, worker) until every index of [0, count) has been covered exactly once,
-  // then returns; everything the bodies wrote is visible to the caller. 0 <= worker < size().
-  // Ranges hold at least `grain` indices, except the last. Bodies must not throw and must not call
-  // parallel_for. Only one thread may call at a time. count < 2^31.
-  template <typename Body>
-  void parallel_for(int64_t count, int64_t grain, const Body& body) {
-    if (count <= 0) return;
-    if (workers_.empty() || count <= grain) {
-      body(int64_t{0}, count, 0);
-      return;
+    // Calls body(begin, end, worker) until every index of [0, count) has been covered exactly once,
+    // then returns; everything the bodies wrote is visible to the caller. 0 <= worker < size().
+    // Ranges hold at least `grain` indices, except the last. Bodies must not throw and must not call
+    // parallel_for. Only one thread may call at a time. count < 2^31.
+    template <typename Body>
+    void parallel_for(int64_t count, int64_t grain, const Body& body) {
+        if (count <= 0) return;
+        if (size_ == 1 || count <= grain) {
+            body(int64_t{0}, count, 0);
+            return;
+        }
+        run(
+                count, grain,
+                [](const void* context, int64_t begin, int64_t end, int worker) {
+                    (*static_cast<const Body*>(context))(begin, end, worker);
+                },
+                &body);
     }
-    run(
-        count, grain,
-        [](const void* context, int64_t begin, int64_t end, int worker) {
-          (*static_cast<const Body*>(context))(begin, end, worker);
-        },
-        &body);
-  }
 
-  template <typename Body>
-  void parallel_for(int64_t count, const Body& body) {
-    parallel_for(count, 1, body);
-  }
+    template <typename Body>
+    void parallel_for(int64_t count, const Body& body) {
+        parallel_for(count, 1, body);
+    }
 
- private:
-  using Invoke = void (*)(const void* context, int64_t begin, int64_t end, int worker);
+private:
+    using Invoke = void (*)(const void* context, int64_t begin, int64_t end, int worker);
 
-  void run(int64_t count, int64_t grain, Invoke invoke, const void* context);
-  bool work(int worker);
-  void serve(int worker);
-  uint64_t wait_for_work(uint64_t seen);
-  void wake_sleepers();
+    void run(int64_t count, int64_t grain, Invoke invoke, const void* context);
+    void work(int worker);
+    void serve(int worker);
 
-  // High 32 bits: number of the call. Low 32 bits: indices not yet claimed. A claim is one
-  // compare-and-swap on both, so a thread that was descheduled inside an older call can never take
-  // a range of a newer one with the older call's description.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<int64_t> unfinished_{0};
-  alignas(64) std::atomic<int64_t> count_{0};
-  std::atomic<int64_t> grain_{1};
-  std::atomic<Invoke> invoke_{nullptr};
-  std::atomic<const void*> context_{nullptr};
-  std::atomic<int> sleepers_{0};
-  std::atomic<bool> stopping_{false};
-  int spin_microseconds_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::thread> workers_;
+    // High 32 bits: number of the call. Low 32 bits: indices not yet claimed. A claim is one
+    // compare-and-swap on both, so a thread that was descheduled inside an older call can never take
+    // a range of a newer one with the older call's description.
+    alignas(64) std::atomic<uint64_t> ticket_{0};
+    alignas(64) std::atomic<int64_t> unfinished_{0};
+    alignas(64) std::atomic<int64_t> count_{0};
+    std::atomic<int64_t> grain_{1};
+    std::atomic<Invoke> invoke_{nullptr};
+    std::atomic<const void*> context_{nullptr};
+    std::atomic<int> sleepers_{0};
+    std::atomic<bool> stopping_{false};
+    const int size_;
+    const int spin_microseconds_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::vector<std::thread> workers_;
 };
 
 }  // namespace outrider

@@ -1,0 +1,97 @@
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+FloatRows = np.ndarray[Any, np.dtype[np.float32]]
+Blocks = np.ndarray[Any, np.dtype[np.uint8]]
+SpanFields = tuple[Sequence[int], int, Sequence[int], int]
+
+NOT_NUMBERS: int
+NONE_LEFT: int
+
+def available_isas() -> list[str]: ...
+
+class Machine:
+    def __init__(self, threads: int, isa: str = "auto") -> None: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def isa(self) -> str: ...
+
+class Matrix:
+    @staticmethod
+    def pack(kind: str, blocks: Blocks, in_features: int) -> Matrix: ...
+    @staticmethod
+    def quantize(target: str, source: str, values: Blocks, in_features: int) -> Matrix: ...
+    def select_rows(self, rows: Sequence[int]) -> Matrix: ...
+    def dequantised(self) -> FloatRows: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+
+class Weights:
+    def __init__(self, **fields: float) -> None: ...
+    def set_matrix(self, layer: int, name: str, matrix: Matrix) -> None: ...
+    def set_vector(self, layer: int, name: str, values: Sequence[float]) -> None: ...
+    def check_complete(self) -> None: ...
+    @property
+    def head(self) -> Matrix: ...
+    @property
+    def bytes(self) -> int: ...
+
+class Result:
+    @property
+    def logits(self) -> FloatRows | None: ...
+    @property
+    def features(self) -> FloatRows | None: ...
+    @property
+    def normed(self) -> FloatRows | None: ...
+    @property
+    def ids(self) -> list[int]: ...
+
+class Decoder:
+    def __init__(
+        self,
+        machine: Machine,
+        weights: Weights,
+        frequencies: Sequence[float],
+        attention_factor: float,
+        num_blocks: int,
+        block_size: int,
+        kv_type: Literal["float16", "float32"],
+    ) -> None: ...
+    def forward(
+        self,
+        spans: Sequence[SpanFields],
+        taps: Sequence[int],
+        want: Literal["logits", "ids", "hidden"],
+        is_causal: bool = True,
+        inputs: FloatRows | None = None,
+    ) -> Result: ...
+    def write_context(self, spans: Sequence[SpanFields], rows: FloatRows) -> None: ...
+    def head(self, normed: FloatRows, part: Matrix | None = None) -> FloatRows: ...
+    @property
+    def kv_bytes(self) -> int: ...
+
+class WarpRule:
+    temperature: float
+    top_k: int
+    top_p: float
+    log_min_p: float | None
+    repetition_penalty: float
+    allowed: Sequence[int] | None
+    bias: Sequence[tuple[int, float]]
+    held_back: Sequence[int]
+    seen: Sequence[int]
+    penalty: Sequence[tuple[int, float]]
+    def __init__(self) -> None: ...
+
+def sample(
+    machine: Machine,
+    logits: FloatRows,
+    rules: Sequence[WarpRule],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+) -> list[int]: ...

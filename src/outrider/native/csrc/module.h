@@ -1,0 +1,45 @@
+// The Python module: what is bound in which file, and what the bindings share.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+#include <mutex>
+
+#include "buffers.h"
+#include "cpu.h"
+#include "sample.h"
+#include "threads.h"
+
+namespace outrider {
+
+// The threads and the instruction set that models share; one call at a time.
+struct Machine {
+  Machine(int threads, Isa level)
+      : pool(std::make_shared<ThreadPool>(threads)),
+        isa(level),
+        sampler(*pool, level),
+        buffers(std::make_shared<Buffers>()) {}
+
+  std::shared_ptr<ThreadPool> pool;
+  Isa isa;
+  Sampler sampler;
+  std::shared_ptr<Buffers> buffers;
+  std::mutex mutex;
+};
+
+namespace nb = nanobind;
+
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using NumpyRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+// A numpy array over leased memory, which goes back when Python lets go.
+NumpyRows as_numpy(std::unique_ptr<Buffers::Lease> lease, size_t rows, size_t columns);
+
+void bind_weights(nb::module_& module);
+void bind_decoder(nb::module_& module);
+void bind_sampling(nb::module_& module);
+
+}  // namespace outrider

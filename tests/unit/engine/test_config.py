@@ -1,0 +1,119 @@
+"""Engine options: refused where they cannot work, resolved where they were left open."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.core.request import SamplingParams
+from outrider.engine.config import EngineConfig
+from outrider.engine.llm import LLM
+from outrider.engine.resolve import resolve
+from outrider.errors import ConfigError, RequestRejected
+from outrider.models.spec import RopeSpec
+from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
+from tests.unchecked import unchecked
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("model") / "tiny"
+    rope = RopeSpec(theta=10000.0, max_position=100)
+    spec = tiny_spec(vocab_size=64, max_context_len=100, rope=rope)
+    return str(write_tiny_checkpoint(path, spec, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": "float31"}, "unknown dtype 'float31'; did you mean 'float32'"),
+        ({"verify_rule": "matchin"}, "unknown verify rule 'matchin'; did you mean 'matching'"),
+        ({"length_policy": "fixd"}, "unknown length policy 'fixd'; did you mean 'fixed'"),
+        ({"block_size": 0}, "block_size is 0, but it must be 1 or more"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
+        ({"threads": 0}, "threads is 0"),
+        ({"kv_cache_tokens": -1}, "kv_cache_tokens is -1"),
+        ({"max_context_len": 0}, "max_context_len is 0"),
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, "needs one token per step"),
+    ],
+    ids=str,
+)
+@unchecked()
+def test_options_that_cannot_work(options: dict[str, Any], says: str) -> None:
+    """Catches an engine that starts and then stalls or divides by zero."""
+    with pytest.raises(ConfigError, match=says):
+        EngineConfig(**{"model": "m", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"blocksize": 4}, "unknown engine option 'blocksize'; did you mean 'block_size'"),
+        ({"device": "tpu9000"}, "device 'tpu9000' is none that torch knows"),
+        ({"max_context_len": 101}, "max_context_len is 101, but"),
+        ({"speculative_config": {"method": "ngrams"}}, "speculative method 'ngrams'"),
+        ({"speculative_config": {"num_speculative_tokens": 2}}, "has no method"),
+        ({"speculative_config": {"method": "draft-model"}}, "needs a model"),
+    ],
+    ids=str,
+)
+def test_options_this_model_cannot_serve(options: dict[str, Any], says: str, model: str) -> None:
+    """Catches a typo that is ignored, and a context the checkpoint was never made for."""
+    with pytest.raises(ConfigError, match=says):
+        LLM(model, **options)
+
+
+def test_open_options_are_filled_in(model: str) -> None:
+    """Catches a default cache that cannot hold one full context, or a context beyond the cache."""
+    plan = resolve(EngineConfig(model=model, max_num_seqs=1, max_num_batched_tokens=8))
+    assert plan.max_context_len == 100
+    assert plan.num_kv_blocks * plan.config.block_size >= 100
+    small = resolve(EngineConfig(model=model, kv_cache_tokens=40, block_size=16))
+    assert small.num_kv_blocks == 3
+    assert small.max_context_len == 48
+
+
+def test_every_option_has_one_default() -> None:
+    """Catches a default that is written in a second place, by being mandatory here."""
+    mandatory = {
+        field.name
+        for field in dataclasses.fields(EngineConfig)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    assert mandatory == {"model"}
+
+
+@pytest.fixture(scope="module")
+def llm(model: str) -> LLM:
+    return LLM(model, dtype="float32", threads=1, is_checked=True)
+
+
+def test_prompts_and_params_must_pair_up(llm: LLM) -> None:
+    """Catches a zip that drops the prompts without parameters."""
+    with pytest.raises(RequestRejected, match="2 prompts came with 1 sampling params"):
+        llm.generate(["a", "b"], [SamplingParams()])
+
+
+def test_one_bad_prompt_stops_the_call_before_anything_runs(llm: LLM) -> None:
+    """Catches a refused call that leaves half of its requests in the queue."""
+    with pytest.raises(RequestRejected, match="prompt is empty"):
+        llm.generate([[3, 4], [], [5]])
+    assert not llm.engine.has_work
+    with pytest.raises(RequestRejected, match="outside the vocabulary"):
+        llm.generate([[3, 4], [64]])
+    assert not llm.engine.has_work
+
+
+def test_forms_of_prompts(llm: LLM) -> None:
+    """Catches a list of ids taken for a list of prompts, and the reverse."""
+    params = SamplingParams(max_tokens=3, temperature=0)
+    tokens = llm.tokenizer.encode("hello")
+    (text,) = llm.generate("hello", params)
+    (ids,) = llm.generate(tokens, params)
+    both = llm.generate(["hello", tokens], params)
+    assert text.prompt_token_ids == ids.prompt_token_ids == tokens
+    outputs = [text, ids, *both]
+    assert len({tuple(each.outputs[0].token_ids) for each in outputs}) == 1
+    assert llm.generate([], params) == []
