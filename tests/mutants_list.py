@@ -18,4 +18,220 @@ class Mutant:
     """pytest arguments below the repository root: files, or `file::test`."""
 
 
-MUTANTS: Final[tuple[Mutant, ...]] = ()
+ACCEPT: Final = "tests/property/test_accept.py"
+ROUND: Final = "tests/property/test_rejection_round.py"
+LAW: Final = f"{ROUND}::test_a_round_has_exactly_the_law_of_the_formula"
+JOINT: Final = "tests/e2e/test_lossless_rejection.py::test_joint_law_of_four_tokens"
+OPTIONS: Final = "tests/e2e/test_lossless_options.py"
+STOPS: Final = "tests/e2e/test_lossless_stops.py"
+MATCHING: Final = "tests/e2e/test_lossless_matching.py"
+KVCACHE: Final = "tests/property/test_kvcache.py"
+LAYOUT: Final = "tests/property/test_layout.py"
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        name="target and draft swapped in the theorem",
+        file="outrider/verify/accept.py",
+        old="target / torch.where(drawn, draft, 1.0), 1.0)",
+        new="draft / torch.where(target > 0, target, 1e-300), 1.0)",
+        tests=(f"{ACCEPT}::test_emitted_is_the_target",),
+    ),
+    Mutant(
+        name="residual not renormalised",
+        file="outrider/verify/accept.py",
+        old="excess / torch.where(mass > 0, mass, 1.0)",
+        new="excess",
+        tests=(f"{ACCEPT}::test_emitted_is_the_target", f"{ACCEPT}::test_edges_of_the_rule"),
+    ),
+    Mutant(
+        name="target and draft swapped in the round",
+        file="outrider/verify/rejection.py",
+        old="chance = float(target[token]) /",
+        new="chance = float(proposed[token]) /",
+        tests=(LAW, JOINT),
+    ),
+    Mutant(
+        name="residual skipped",
+        file="outrider/verify/rejection.py",
+        old="draw(residual(target, proposed), add_number)",
+        new="draw(target, add_number)",
+        tests=(LAW, f"{JOINT}[drawn]", f"{JOINT}[likeliest]"),
+    ),
+    Mutant(
+        name="bonus drawn from the draft",
+        file="outrider/verify/rejection.py",
+        old="draw(target, add_number), added_origin",
+        new="draw(target if draft.probs is None else draft.probs[-1], add_number), added_origin",
+        tests=(f"{LAW}[probs-0]", f"{JOINT}[drawn]"),
+    ),
+    Mutant(
+        name="noise of a round used again",
+        file="outrider/verify/rejection.py",
+        old="sequence.request.seed, sequence.num_rounds",
+        new="sequence.request.seed, 0",
+        tests=(f"{ROUND}::test_noise_is_keyed_by_round_and_slot", f"{JOINT}[drawn-ragged]"),
+    ),
+    Mutant(
+        name="drafts and their acceptance share noise",
+        file="outrider/sampling/noise.py",
+        old="DRAFT = 2",
+        new="DRAFT = 3",
+        tests=(
+            "tests/property/test_noise.py::test_purposes_never_share_a_number",
+            f"{JOINT}[drawn]",
+        ),
+    ),
+    Mutant(
+        name="an impossible token accepted by noise of zero",
+        file="outrider/verify/rejection.py",
+        old="slot) < chance:",
+        new="slot) <= chance:",
+        tests=(f"{ROUND}::test_a_token_that_cannot_come_is_never_accepted",),
+    ),
+    Mutant(
+        name="matching noise not moved along the window",
+        file="outrider/verify/matching.py",
+        old="sequence.num_output + accepted,",
+        new="sequence.num_output,",
+        tests=(
+            f"{OPTIONS}::test_matching",
+            f"{MATCHING}::test_any_drafter_and_batch_size",
+            "tests/unit/verify/test_matching.py",
+        ),
+    ),
+    Mutant(
+        name="noise keyed by index instead of token",
+        file="outrider/sampling/noise.py",
+        old="state = tokens.to(torch.int64) *",
+        new="state = torch.arange(tokens.numel()).view(tokens.shape) *",
+        tests=(
+            "tests/property/test_noise.py::test_a_token_has_one_value_whatever_else_is_asked",
+            f"{OPTIONS}::test_plain",
+        ),
+    ),
+    Mutant(
+        name="drafter not coupled to the target",
+        file="outrider/sampling/draw.py",
+        old="position = sequence.num_output + slot",
+        new="position = sequence.num_output + slot + 1",
+        tests=("tests/e2e/test_lossless_rejection.py::test_rejection_is_what_it_costs[matching]",),
+    ),
+    Mutant(
+        name="draft model keeps rejected tokens",
+        file="outrider/drafters/draft_model.py",
+        old=" and own[kept] == self.written[kept]",
+        new="",
+        tests=("tests/e2e/test_lossless_draft_model.py",),
+    ),
+    Mutant(
+        name="penalties keep rejected tokens",
+        file="outrider/verify/verifier.py",
+        old="*self._draft[:index])",
+        new="*self._draft)",
+        tests=(f"{OPTIONS}::test_matching", f"{OPTIONS}::test_rejection"),
+    ),
+    Mutant(
+        name="penalties overlook the drafted prefix",
+        file="outrider/verify/verifier.py",
+        old="(*self._output, *self._draft[:index])",
+        new="self._output",
+        tests=(f"{OPTIONS}::test_matching", f"{OPTIONS}::test_rejection"),
+    ),
+    Mutant(
+        name="only the first position warped",
+        file="outrider/verify/verifier.py",
+        old="return warp(logits, self._params, context)",
+        new="return warp(logits, self._params, context) if index == 0 else logits",
+        tests=(f"{OPTIONS}::test_matching", f"{OPTIONS}::test_rejection"),
+    ),
+    Mutant(
+        name="penalties before the mask and the bias",
+        file="outrider/sampling/warp.py",
+        old="    row = _mask(row, params, context)\n    row = _penalise(row, params, context)\n",
+        new="    row = _penalise(row, params, context)\n    row = _mask(row, params, context)\n",
+        tests=("tests/property/test_warp.py::test_all_warps_together",),
+    ),
+    Mutant(
+        name="rejected drafts keep a block",
+        file="outrider/kvcache/view.py",
+        old="keep = self._blocks_for(0)",
+        new="keep = self._blocks_for(1)",
+        tests=(f"{KVCACHE}::TestPagedCache",),
+    ),
+    Mutant(
+        name="prefix hash ignores what was before",
+        file="outrider/kvcache/view.py",
+        old='before = self._hashes[start // size - 1] if start else b""',
+        new='before = b""',
+        tests=(
+            f"{KVCACHE}::test_equal_blocks_after_different_prefixes_are_different",
+            f"{KVCACHE}::TestPagedCache",
+        ),
+    ),
+    Mutant(
+        name="a block published before it is full",
+        file="outrider/kvcache/view.py",
+        old="range(len(self._hashes), kv_len // size)",
+        new="range(len(self._hashes), (kv_len + 1) // size)",
+        tests=(f"{KVCACHE}::TestPagedCache", f"{MATCHING}::test_a_conversation_goes_on"),
+    ),
+    Mutant(
+        name="anchor believed to be cached",
+        file="outrider/engine/commit.py",
+        old="view.advance(sequence.tokens, len(sequence) - 1)",
+        new="view.advance(sequence.tokens, len(sequence))",
+        tests=(f"{MATCHING}::test_plain_decoding_is_the_oracle", f"{STOPS}::test_matching"),
+    ),
+    Mutant(
+        name="tokens delivered behind the end",
+        file="outrider/engine/commit.py",
+        old="            if sequence.finish is not None:\n                break\n",
+        new="",
+        tests=(f"{STOPS}::test_matching", f"{STOPS}::test_rejection"),
+    ),
+    Mutant(
+        name="log-probabilities of another row",
+        file="outrider/engine/commit.py",
+        old="scores.logits[first : first + len(committed)]",
+        new="scores.logits[: len(committed)]",
+        tests=(f"{STOPS}::test_plain", f"{STOPS}::test_matching"),
+    ),
+    Mutant(
+        name="the oldest request preempted",
+        file="outrider/schedule/admission.py",
+        old="self._preempt(self._running[-1])",
+        new="self._preempt(self._running[0])",
+        tests=(
+            "tests/property/test_admission.py"
+            "::test_rows_come_in_order_of_arrival_and_the_youngest_is_preempted",
+        ),
+    ),
+    Mutant(
+        name="a draft more than can be delivered",
+        file="outrider/schedule/admission.py",
+        old="self._limits.max_context_len - len(sequence)) - 1",
+        new="self._limits.max_context_len - len(sequence))",
+        tests=(f"{STOPS}::test_no_more_is_verified_than_can_be_delivered",),
+    ),
+    Mutant(
+        name="a row does not see itself",
+        file="outrider/target/layout.py",
+        old="torch.arange(context) <= sees",
+        new="torch.arange(context) < sees",
+        tests=(
+            f"{LAYOUT}::test_every_row_sees_its_own_past_and_nothing_else",
+            f"{LAYOUT}::test_paged_attention_is_full_attention",
+        ),
+    ),
+    Mutant(
+        name="padding reads the slots of others",
+        file="outrider/target/layout.py",
+        old="slots[i, len(own) :] = own[0]",
+        new="slots[i, len(own) :] = 0",
+        tests=(
+            f"{LAYOUT}::test_paged_attention_is_full_attention",
+            "tests/unit/engine/test_bad_input.py"
+            "::test_a_nan_in_one_cache_does_not_reach_the_others",
+        ),
+    ),
+)

@@ -184,7 +184,7 @@ def tiny_engine(
 def requests_of(
     prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
 ) -> list[Request]:
-    """Number prompts into requests; request i is seeded with i unless its parameters have a seed."""
+    """Number prompts into requests; request i has seed i, unless its parameters name one."""
     listed = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     return [
         Request(

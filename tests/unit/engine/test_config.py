@@ -1,6 +1,7 @@
 """Engine options: refused where they cannot work, resolved where they were left open."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from outrider.core.request import SamplingParams
 from outrider.engine.config import EngineConfig
 from outrider.engine.llm import LLM
 from outrider.engine.resolve import resolve
-from outrider.errors import ConfigError, RequestRejected
+from outrider.errors import CapacityError, ConfigError, RequestRejected
 from outrider.models.spec import RopeSpec
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
 from tests.unchecked import unchecked
@@ -66,13 +67,21 @@ def test_options_this_model_cannot_serve(options: dict[str, Any], says: str, mod
 
 
 def test_open_options_are_filled_in(model: str) -> None:
-    """Catches a default cache that cannot hold one full context, or a context beyond the cache."""
+    """Catches a default cache that cannot hold one full context."""
     plan = resolve(EngineConfig(model=model, max_num_seqs=1, max_num_batched_tokens=8))
     assert plan.max_context_len == 100
     assert plan.num_kv_blocks * plan.config.block_size >= 100
     small = resolve(EngineConfig(model=model, kv_cache_tokens=40, block_size=16))
     assert small.num_kv_blocks == 3
-    assert small.max_context_len == 48
+
+
+def test_a_request_larger_than_the_cache_is_told_so(model: str) -> None:
+    """Catches a small cache that passes for a short context, or a request that never ends."""
+    llm = LLM(model, dtype="float32", threads=1, kv_cache_tokens=40, block_size=16)
+    with pytest.raises(CapacityError, match="raise kv_cache_tokens"):
+        llm.generate([[3] * 20], SamplingParams(max_tokens=40))
+    (fits,) = llm.generate([[3] * 20], SamplingParams(max_tokens=20, ignore_eos=True))
+    assert len(fits.outputs[0].token_ids) == 20
 
 
 def test_every_option_has_one_default() -> None:
@@ -112,7 +121,8 @@ def test_forms_of_prompts(llm: LLM) -> None:
     tokens = llm.tokenizer.encode("hello")
     (text,) = llm.generate("hello", params)
     (ids,) = llm.generate(tokens, params)
-    both = llm.generate(["hello", tokens], params)
+    prompts: list[str | Sequence[int]] = ["hello", tokens]
+    both = llm.generate(prompts, params)
     assert text.prompt_token_ids == ids.prompt_token_ids == tokens
     outputs = [text, ids, *both]
     assert len({tuple(each.outputs[0].token_ids) for each in outputs}) == 1

@@ -48,7 +48,9 @@ def test_broken_ids_matter_only_where_they_are_reached() -> None:
     assert match_ids([1, 2, 3], [True, False, True], [1, 2]).failure == NOT_NUMBERS
 
 
-@given(st.integers(0, 1 << 30), st.integers(0, 5), st.lists(logit_rows(VOCAB), min_size=4, max_size=4))
+@given(
+    st.integers(0, 1 << 30), st.integers(0, 5), st.lists(logit_rows(VOCAB), min_size=4, max_size=4)
+)
 def test_rows_are_matched_by_the_noise_of_their_position(
     seed: int, num_output: int, rows: list[torch.Tensor]
 ) -> None:
@@ -67,7 +69,12 @@ def test_rows_are_matched_by_the_noise_of_their_position(
 
 @pytest.mark.parametrize(
     ("accepted", "verified", "origin"),
-    [(0, 0, Origin.TARGET), (0, 2, Origin.RECOVERED), (1, 2, Origin.RECOVERED), (2, 2, Origin.BONUS)],
+    [
+        (0, 0, Origin.TARGET),
+        (0, 2, Origin.RECOVERED),
+        (1, 2, Origin.RECOVERED),
+        (2, 2, Origin.BONUS),
+    ],
 )
 def test_origins(accepted: int, verified: int, origin: Origin) -> None:
     """Catches statistics that call a plain step a bonus."""
@@ -75,7 +82,10 @@ def test_origins(accepted: int, verified: int, origin: Origin) -> None:
 
 
 def judged(
-    sequences: Sequence[Tokens], drafts: Sequence[tuple[int, ...]], rows: torch.Tensor, rule: VerifyRule
+    sequences: Sequence[Tokens],
+    drafts: Sequence[tuple[int, ...]],
+    rows: torch.Tensor,
+    rule: VerifyRule,
 ) -> list[tuple[int, int] | None]:
     """Verdicts of a batch whose second row is still reading its prompt."""
     batch, proposals, first_row, count = [], [], [], 0

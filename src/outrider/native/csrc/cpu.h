@@ -8,11 +8,11 @@ namespace outrider {
 
 // Every level gives the same bits for the same input; the level only decides the speed.
 enum class Isa {
-    portable,    // plain C++
-    neon_dot,    // ARM with the dot-product extension
-    avx2,        // AVX2, FMA, F16C
-    avxvnni,     // the same with the VEX-coded byte dot product
-    avx512vnni,  // AVX-512 F/BW/DQ/VL with the byte dot product
+  portable,    // plain C++
+  neon_dot,    // ARM with the dot-product extension
+  avx2,        // AVX2, FMA, F16C
+  avxvnni,     // the same with the VEX-coded byte dot product
+  avx512vnni,  // AVX-512 F/BW/DQ/VL with the byte dot product
 };
 
 // The best level that this build contains and this machine can run.

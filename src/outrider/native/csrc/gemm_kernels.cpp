@@ -12,23 +12,23 @@ extern const GemmKernels kGemmKernelsNeon;
 #endif
 
 const GemmKernels* gemm_kernels(Isa isa) {
-    switch (isa) {
-        case Isa::portable:
-            return &kGemmKernelsPortable;
+  switch (isa) {
+    case Isa::portable:
+      return &kGemmKernelsPortable;
 #if defined(__x86_64__)
-        case Isa::avx2:
-            return &kGemmKernelsAvx2;
-        case Isa::avxvnni:
-            return &kGemmKernelsAvxVnni;
-        case Isa::avx512vnni:
-            return &kGemmKernelsAvx512;
+    case Isa::avx2:
+      return &kGemmKernelsAvx2;
+    case Isa::avxvnni:
+      return &kGemmKernelsAvxVnni;
+    case Isa::avx512vnni:
+      return &kGemmKernelsAvx512;
 #elif defined(__aarch64__)
-        case Isa::neon_dot:
-            return &kGemmKernelsNeon;
+    case Isa::neon_dot:
+      return &kGemmKernelsNeon;
 #endif
-        default:
-            return nullptr;
-    }
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace outrider

@@ -19,29 +19,29 @@ constexpr int64_t kBlockInputs = 32;
 // An immutable matrix of shape [out_features, in_features], held in tiles of sixteen output rows.
 // Copying shares the memory.
 class PackedMatrix {
-public:
-    PackedMatrix() = default;
+ public:
+  PackedMatrix() = default;
 
-    WeightType type() const { return type_; }
-    int64_t out_features() const { return out_features_; }
-    int64_t in_features() const { return in_features_; }
-    bool empty() const { return data_ == nullptr; }
+  WeightType type() const { return type_; }
+  int64_t out_features() const { return out_features_; }
+  int64_t in_features() const { return in_features_; }
+  bool empty() const { return data_ == nullptr; }
 
-    // Bytes of the packed weights (what one product reads).
-    size_t bytes() const { return static_cast<size_t>(tiles_) * tile_bytes_; }
+  // Bytes of the packed weights (what one product reads).
+  size_t bytes() const { return static_cast<size_t>(tiles_) * tile_bytes_; }
 
-    int64_t tiles() const { return tiles_; }
-    size_t tile_bytes() const { return tile_bytes_; }
-    const uint8_t* tile(int64_t index) const { return data_.get() + index * tile_bytes_; }
+  int64_t tiles() const { return tiles_; }
+  size_t tile_bytes() const { return tile_bytes_; }
+  const uint8_t* tile(int64_t index) const { return data_.get() + index * tile_bytes_; }
 
-private:
-    friend class PackWriter;
-    WeightType type_ = WeightType::F32;
-    int64_t out_features_ = 0;
-    int64_t in_features_ = 0;
-    int64_t tiles_ = 0;
-    size_t tile_bytes_ = 0;
-    std::shared_ptr<const uint8_t> data_;
+ private:
+  friend class PackWriter;
+  WeightType type_ = WeightType::F32;
+  int64_t out_features_ = 0;
+  int64_t in_features_ = 0;
+  int64_t tiles_ = 0;
+  size_t tile_bytes_ = 0;
+  std::shared_ptr<const uint8_t> data_;
 };
 
 // Repacks a matrix in GGUF's layout, holding exactly the same numbers. For BF16 and F32 `blocks`

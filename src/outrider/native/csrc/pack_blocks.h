@@ -8,10 +8,10 @@
 namespace outrider {
 
 struct Block {
-    uint8_t codes[32];           // unsigned; see pack_layout.h
-    uint16_t scale = 0;          // float16; for K types that of the 256 inputs around
-    uint16_t minimum = 0;        // float16; likewise
-    uint8_t sub_scales[2] = {};  // Q4_K, Q5_K: scale, minimum. Q6_K: int8 scales of both halves
+  uint8_t codes[32];           // unsigned; see pack_layout.h
+  uint16_t scale = 0;          // float16; for K types that of the 256 inputs around
+  uint16_t minimum = 0;        // float16; likewise
+  uint8_t sub_scales[2] = {};  // Q4_K, Q5_K: scale, minimum. Q6_K: int8 scales of both halves
 };
 
 // Block `index` (of 32 inputs) of a row of quantised GGUF blocks.

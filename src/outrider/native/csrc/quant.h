@@ -27,10 +27,10 @@ float half_to_float(uint16_t bits);
 uint16_t float_to_half(float value);  // round to nearest even
 
 inline float bf16_to_float(uint16_t bits) {
-    const uint32_t word = static_cast<uint32_t>(bits) << 16;
-    float value;
-    __builtin_memcpy(&value, &word, sizeof value);
-    return value;
+  const uint32_t word = static_cast<uint32_t>(bits) << 16;
+  float value;
+  __builtin_memcpy(&value, &word, sizeof value);
+  return value;
 }
 
 }  // namespace outrider

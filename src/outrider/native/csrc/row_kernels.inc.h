@@ -1,6 +1,6 @@
 // The functions of RowKernels. Included by one source file per instruction set, which defines
-// OUTRIDER_TABLE and OUTRIDER_TABLE_NAME. Nothing from the standard library
-// with code in headers may be used here: the linker would keep one copy for all machines.
+// OUTRIDER_TABLE and OUTRIDER_TABLE_NAME. Nothing with code in standard headers may be used here:
+// the linker would keep one copy, of any instruction set, for all.
 
 #include "row_kernels.h"
 #include "vec.h"
@@ -13,9 +13,10 @@ using outrider::kChunk;
 using outrider::kMaxQueries;
 using outrider::kSlotGroup;
 
-// Key groups, and vectors of a value, whose sums are held in registers at once.
-constexpr int kGroupsAtOnce = kPartLanes == kLanes ? 4 : 1;
-constexpr int kVecsAtOnce = kGroupsAtOnce;
+// How many key groups, and vectors of a value, have their sums in registers at once.
+constexpr int at_once(int queries) {
+    return kPartLanes == kLanes || queries == 1 ? 4 : queries <= 3 ? 2 : 1;
+}
 
 // Calls `body(offset, count)` for every vector of a row, the last one possibly partial.
 template <class Body>
@@ -104,12 +105,16 @@ void store_float(float* keys, float* values, int slot, const float* key, const f
     std::memcpy(values + slot * padded_dim, value, sizeof(float) * head_dim);
 }
 
+// Sixteen numbers of a group that share a line of the cache.
+template <class T>
+constexpr int kRowsPerLine = 64 / (kSlotGroup * sizeof(T));
+
 using Weights = float[kMaxQueries][kChunk];
 
 // Scores of `kQueries` queries against `kGroups` groups of sixteen keys.
 template <class T, int kQueries, int kGroups>
-OUTRIDER_INLINE void score(const ContextChunk& chunk, int first, const float* queries,
-                           Weights& scores) {
+OUTRIDER_INLINE void score(const ContextChunk& chunk, int first, int num_groups,
+                           const float* queries, Weights& scores) {
     Vec sums[kQueries][kGroups];
 #pragma GCC unroll 8
     for (int q = 0; q < kQueries; q++) {
@@ -119,7 +124,17 @@ OUTRIDER_INLINE void score(const ContextChunk& chunk, int first, const float* qu
     const T* keys[kGroups];
     for (int g = 0; g < kGroups; g++) keys[g] = static_cast<const T*>(chunk.groups[first + g]);
     const int head_dim = chunk.head_dim;
+    const long values = static_cast<long>(head_dim) * kSlotGroup;
+    const long next = first + 2 * kGroups <= num_groups ? kGroups : 0;
     for (int d = 0; d < head_dim; d++) {
+        // The cache of a layer was last read a whole forward ago: it comes from memory.
+        if (d % kRowsPerLine<T> == 0) {
+            for (int g = 0; g < kGroups; g++) {
+                __builtin_prefetch(keys[g] + values + d * kSlotGroup);
+                const void* later = chunk.groups[first + g + next];
+                __builtin_prefetch(static_cast<const T*>(later) + d * kSlotGroup);
+            }
+        }
         Vec key[kGroups];
 #pragma GCC unroll 8
         for (int g = 0; g < kGroups; g++) key[g] = load(keys[g] + d * kSlotGroup);
@@ -214,18 +229,19 @@ void attend_block(const ContextChunk& chunk, const float* queries, const int* co
     int longest = counts[0];
     for (int q = 1; q < kQueries; q++) longest = counts[q] > longest ? counts[q] : longest;
     const int num_groups = (longest + kSlotGroup - 1) / kSlotGroup;
+    constexpr int kAtOnce = at_once(kQueries);
     int group = 0;
-    for (; group + kGroupsAtOnce <= num_groups; group += kGroupsAtOnce) {
-        score<T, kQueries, kGroupsAtOnce>(chunk, group, queries, weights);
+    for (; group + kAtOnce <= num_groups; group += kAtOnce) {
+        score<T, kQueries, kAtOnce>(chunk, group, num_groups, queries, weights);
     }
-    for (; group < num_groups; group++) score<T, kQueries, 1>(chunk, group, queries, weights);
+    for (; group < num_groups; group++) score<T, kQueries, 1>(chunk, group, num_groups, queries, weights);
     for (int q = 0; q < kQueries; q++) {
         if (counts[q]) soften(weights[q], counts[q], sums.totals + q, sums.peaks + q);
     }
     const int num_vecs = chunk.padded_dim / kLanes;
     int vec = 0;
-    for (; vec + kVecsAtOnce <= num_vecs; vec += kVecsAtOnce) {
-        weigh<T, kQueries, kVecsAtOnce>(chunk, vec, counts, weights, sums.values);
+    for (; vec + kAtOnce <= num_vecs; vec += kAtOnce) {
+        weigh<T, kQueries, kAtOnce>(chunk, vec, counts, weights, sums.values);
     }
     for (; vec < num_vecs; vec++) {
         weigh<T, kQueries, 1>(chunk, vec, counts, weights, sums.values);
