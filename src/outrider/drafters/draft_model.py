@@ -10,7 +10,7 @@ from outrider.core.request import VerifyRule
 from outrider.core.sequence import Sequence
 from outrider.drafters.base import DrafterSetting, SpanScorer
 from outrider.drafters.vocabulary import fit_logits, require_same_vocabulary
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, RequestFailed
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.kvcache.view import CacheView
 from outrider.models.checkpoint import open_checkpoint
@@ -179,7 +179,11 @@ class DraftModelDrafter:
             return
         history = (*sequence.output, *draft.tokens) if sequence.params.has_history_warps else ()
         context = Context(sequence.prompt, history, self._stop_tokens)
-        warped = warp(logits, sequence.params, context)
+        try:
+            warped = warp(logits, sequence.params, context)
+        except RequestFailed:  # The verifier meets the same mask and reports it.
+            draft.is_open = False
+            return
         token, probs = draft_token(warped, sequence, len(draft.tokens), rule)
         draft.tokens.append(token)
         if probs is not None:

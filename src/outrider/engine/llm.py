@@ -1,7 +1,7 @@
 """LLM: prompts in, texts out. The offline face of the engine."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -200,7 +200,7 @@ class LLM:
 
     def stream(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | None = None
-    ) -> Iterator[tuple[int, StreamChunk]]:
+    ) -> Generator[tuple[int, StreamChunk], None, None]:
         """Generate and yield (prompt index, chunk) as tokens come.
 
         Closing the iterator early aborts what is left. The texts of a continuation's chunks add up

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.request import SamplingParams
-from outrider.errors import RequestRejected
+from outrider.core.request import SamplingParams, TokenMask
+from outrider.errors import RequestFailed, RequestRejected
 from outrider.tensor.shapes import LogitRow, Probs
 
 NUCLEUS_GUESS = 512
@@ -35,6 +35,9 @@ def warp(logits: LogitRow, params: SamplingParams, context: Context) -> LogitRow
     """Apply every warp of `params` in its documented order.
 
     At temperature 0 the result keeps the shape of the penalised logits: its arg-max is the token.
+
+    Raises:
+        RequestFailed: The request's token mask raised or named an unknown id.
     """
     row = logits if logits.dtype == torch.float64 else logits.to(torch.float32)
     row = _mask(row, params, context)
@@ -56,9 +59,9 @@ def probabilities(warped: LogitRow, params: SamplingParams) -> Probs:
 def _mask(row: Tensor, params: SamplingParams, context: Context) -> Tensor:
     allowed = params.allowed_token_ids
     if params.token_mask is not None:
-        by_mask = params.token_mask(context.output)
+        by_mask = _ask(params.token_mask, context.output, row.numel())
         if by_mask is not None:
-            allowed = frozenset(by_mask) if allowed is None else allowed & frozenset(by_mask)
+            allowed = by_mask if allowed is None else allowed & by_mask
     if allowed is not None:
         keep = _ids(allowed, row)
         row = torch.full_like(row, -torch.inf).index_copy_(0, keep, row[keep])
@@ -69,6 +72,22 @@ def _mask(row: Tensor, params: SamplingParams, context: Context) -> Tensor:
     if len(context.output) < params.min_tokens and context.stop_tokens:
         row = row.index_fill(0, _ids(context.stop_tokens, row), -torch.inf)
     return row
+
+
+def _ask(mask: TokenMask, output: Sequence[int], vocab_size: int) -> frozenset[int] | None:
+    """Call a user's mask; whatever it does wrong is the request's failure, not the engine's."""
+    try:
+        answer = mask(output)
+        allowed = None if answer is None else frozenset(answer)
+    except Exception as error:
+        raise RequestFailed(f"the token mask raised {type(error).__name__}: {error}") from error
+    for token in allowed or ():
+        if not 0 <= token < vocab_size:
+            raise RequestFailed(
+                f"the token mask allows token {token}, but the vocabulary has ids 0 to "
+                f"{vocab_size - 1}"
+            )
+    return allowed
 
 
 def _penalise(row: Tensor, params: SamplingParams, context: Context) -> Tensor:

@@ -6,11 +6,12 @@ import torch
 
 from outrider.core.request import VerifyRule
 from outrider.core.sequence import Sequence
+from outrider.errors import RequestFailed
 from outrider.sampling.warp import Context, warp
 from outrider.tensor.batch import BatchRow
 from outrider.tensor.shapes import Logits
 from outrider.tensor.window import RowProposal, RowVerdict, Scores, Verdict, VerifyWindow
-from outrider.verify.matching import match_ids, match_rows
+from outrider.verify.matching import failure, match_ids, match_rows
 from outrider.verify.rejection import reject_rows
 
 
@@ -57,9 +58,12 @@ class RuleVerifier:
         sequence = row.sequence
         positions = _WarpedPositions(sequence, draft, logits, self._stop_tokens)
         rule = sequence.params.verify_rule or self.rule
-        if rule == "matching":
-            return match_rows(positions, draft.tokens, sequence)
-        return reject_rows(positions, draft, sequence)
+        try:
+            if rule == "matching":
+                return match_rows(positions, draft.tokens, sequence)
+            return reject_rows(positions, draft, sequence)
+        except RequestFailed as error:
+            return failure(str(error))
 
 
 class _WarpedPositions:

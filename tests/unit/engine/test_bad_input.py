@@ -1,11 +1,14 @@
 """What users and models get wrong: refused in a sentence, or failing one request and no other."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from outrider.core.ids import RequestId
 from outrider.core.outcome import FinishReason
 from outrider.core.request import SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence as Tokens
@@ -212,6 +215,41 @@ def test_a_mask_that_leaves_nothing(rule: VerifyRule) -> None:
     assert masked.finish.detail == EMPTY_MASK
     assert masked.num_output == 2
     assert mate.num_output == 8
+
+
+def _raising(output: Sequence[int]) -> list[int]:
+    raise LookupError(f"no rule after {len(output)} tokens")
+
+
+@pytest.mark.parametrize("rule", ["matching", "rejection"])
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (_raising, "the token mask raised LookupError: no rule after 0 tokens"),
+        (lambda _: [VOCAB], "the token mask allows token 6"),
+        (lambda _: [-1, 0], "the token mask allows token -1"),
+        (lambda _: 3, "the token mask raised TypeError"),
+    ],
+)
+def test_a_broken_mask_fails_its_request_alone(
+    rule: VerifyRule, mask: Callable[[Sequence[int]], Any], says: str
+) -> None:
+    """Catches one user's callback that stops the engine for everybody."""
+    engine = engine_of(drafter=random_drafter(3, VOCAB, seed=4))
+    sound = SamplingParams(max_tokens=8, seed=2, verify_rule=rule)
+    (expected,) = run_all(engine_of(), requests_of([(1, 2)], sound))
+    good = requests_of([(1, 2)], sound)[0]
+    bad = replace(
+        requests_of([(3,)], SamplingParams(token_mask=mask, verify_rule=rule))[0],
+        id=RequestId("bad"),
+    )
+    mates = run_all(engine, [good, bad])
+    assert mates[1].finish is not None
+    assert mates[1].finish.reason is FinishReason.ERROR
+    assert says in str(mates[1].finish.detail)
+    if rule == "matching":
+        assert mates[0].output == expected.output
+    assert len(mates[0].output) == 8
 
 
 def test_a_nan_in_one_cache_does_not_reach_the_others() -> None:

@@ -10,7 +10,7 @@
 namespace outrider {
 
 // Positions whose softmax is taken at once; longer contexts are merged chunk by chunk in order.
-constexpr int kChunk = 256;
+constexpr int kChunk = 128;
 // Slots whose keys lie transposed beside each other; block sizes are multiples of it.
 constexpr int kSlotGroup = 16;
 // Queries that share the loads of one KV head.
@@ -50,8 +50,8 @@ struct RowKernels {
     void (*store_float)(float* keys, float* values, int slot, const float* key, const float* value,
                         int head_dim, int padded_dim);
 
-    // Attends at most kMaxQueries queries to the first `counts[i]` positions of a chunk. Queries lie
-    // `head_dim` apart, already scaled. Where `counts[i]` is 0, the sums stay as they are.
+    // Attends at most kMaxQueries queries to the first `counts[i]` positions of a chunk. Queries
+    // lie `head_dim` apart, already scaled. Where `counts[i]` is 0, the sums stay as they are.
     void (*attend_half)(const ContextChunk& chunk, const float* queries, const int* counts,
                         int num_queries, const SoftmaxSums& sums);
     void (*attend_float)(const ContextChunk& chunk, const float* queries, const int* counts,

@@ -8,10 +8,10 @@
 namespace {
 
 using outrider::ContextChunk;
-using outrider::SoftmaxSums;
 using outrider::kChunk;
 using outrider::kMaxQueries;
 using outrider::kSlotGroup;
+using outrider::SoftmaxSums;
 
 // How many key groups, and vectors of a value, have their sums in registers at once.
 constexpr int at_once(int queries) {
@@ -234,7 +234,8 @@ void attend_block(const ContextChunk& chunk, const float* queries, const int* co
     for (; group + kAtOnce <= num_groups; group += kAtOnce) {
         score<T, kQueries, kAtOnce>(chunk, group, num_groups, queries, weights);
     }
-    for (; group < num_groups; group++) score<T, kQueries, 1>(chunk, group, num_groups, queries, weights);
+    for (; group < num_groups; group++)
+        score<T, kQueries, 1>(chunk, group, num_groups, queries, weights);
     for (int q = 0; q < kQueries; q++) {
         if (counts[q]) soften(weights[q], counts[q], sums.totals + q, sums.peaks + q);
     }
@@ -252,12 +253,18 @@ template <class T>
 void attend(const ContextChunk& chunk, const float* queries, const int* counts, int num_queries,
             const SoftmaxSums& sums) {
     switch (num_queries) {
-        case 1: return attend_block<T, 1>(chunk, queries, counts, sums);
-        case 2: return attend_block<T, 2>(chunk, queries, counts, sums);
-        case 3: return attend_block<T, 3>(chunk, queries, counts, sums);
-        case 4: return attend_block<T, 4>(chunk, queries, counts, sums);
-        case 5: return attend_block<T, 5>(chunk, queries, counts, sums);
-        default: return attend_block<T, 6>(chunk, queries, counts, sums);
+        case 1:
+            return attend_block<T, 1>(chunk, queries, counts, sums);
+        case 2:
+            return attend_block<T, 2>(chunk, queries, counts, sums);
+        case 3:
+            return attend_block<T, 3>(chunk, queries, counts, sums);
+        case 4:
+            return attend_block<T, 4>(chunk, queries, counts, sums);
+        case 5:
+            return attend_block<T, 5>(chunk, queries, counts, sums);
+        default:
+            return attend_block<T, 6>(chunk, queries, counts, sums);
     }
 }
 
@@ -277,10 +284,12 @@ void merge(const SoftmaxSums& earlier, const SoftmaxSums& chunk, int index, int 
 }
 
 constexpr outrider::RowKernels kTable = {
-    OUTRIDER_TABLE_NAME, rms_norm,    add,         scale,         gated,           rotate,
-    store_half,          store_float, attend<uint16_t>, attend<float>, merge,
+    OUTRIDER_TABLE_NAME, rms_norm,         add,           scale, gated, rotate, store_half,
+    store_float,         attend<uint16_t>, attend<float>, merge,
 };
 
 }  // namespace
 
-const outrider::RowKernels& outrider::OUTRIDER_TABLE() { return kTable; }
+const outrider::RowKernels& outrider::OUTRIDER_TABLE() {
+    return kTable;
+}

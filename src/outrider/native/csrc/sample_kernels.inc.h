@@ -35,9 +35,18 @@ bool largest(const float* row, int64_t size, float* value, int64_t* first) {
 
 // exp(x[i]) for x <= 0, within a unit in the last place or so; below -700 it stays at exp(-700).
 OUTRIDER_INLINE void exponentials(double* x) {
-    constexpr double kInverse[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
-                                   1.0 / 40320,     1.0 / 5040,     1.0 / 720,     1.0 / 120,
-                                   1.0 / 24,        1.0 / 6,        0.5,           1.0,
+    constexpr double kInverse[] = {1.0 / 479001600,
+                                   1.0 / 39916800,
+                                   1.0 / 3628800,
+                                   1.0 / 362880,
+                                   1.0 / 40320,
+                                   1.0 / 5040,
+                                   1.0 / 720,
+                                   1.0 / 120,
+                                   1.0 / 24,
+                                   1.0 / 6,
+                                   0.5,
+                                   1.0,
                                    1.0};
     double rest[kWideLanes], poly[kWideLanes], scale[kWideLanes];
     for (int i = 0; i < kWideLanes; i++) {
@@ -125,4 +134,6 @@ constexpr outrider::SampleKernels kSampleTable = {largest, sum_exp, contenders, 
 
 }  // namespace
 
-const outrider::SampleKernels& outrider::OUTRIDER_SAMPLE_TABLE() { return kSampleTable; }
+const outrider::SampleKernels& outrider::OUTRIDER_SAMPLE_TABLE() {
+    return kSampleTable;
+}

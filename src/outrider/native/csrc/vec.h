@@ -1,8 +1,8 @@
 // Sixteen float lanes on any machine, through the vector extensions of GCC and Clang.
 //
 // Every instruction set has the same sixteen lanes and the same order of additions, and nothing is
-// contracted to fused multiply-add (-ffp-contract=off), so what is written with these gives the same
-// bits on AVX-512, AVX2, NEON and plain C++. Included once per instruction set.
+// contracted to fused multiply-add (-ffp-contract=off), so what is written with these gives the
+// same bits on AVX-512, AVX2, NEON and plain C++. Included once per instruction set.
 
 #pragma once
 
@@ -41,16 +41,16 @@ struct Mask {
 
 #define OUTRIDER_EACH_PART _Pragma("GCC unroll 4") for (int i = 0; i < kParts; i++)
 
-#define OUTRIDER_OPERATOR(op)                                  \
-    OUTRIDER_INLINE Vec operator op(Vec a, Vec b) {            \
-        Vec result;                                            \
+#define OUTRIDER_OPERATOR(op)                                       \
+    OUTRIDER_INLINE Vec operator op(Vec a, Vec b) {                 \
+        Vec result;                                                 \
         OUTRIDER_EACH_PART result.part[i] = a.part[i] op b.part[i]; \
-        return result;                                         \
-    }                                                          \
-    OUTRIDER_INLINE Vec operator op(Vec a, float b) {          \
-        Vec result;                                            \
-        OUTRIDER_EACH_PART result.part[i] = a.part[i] op b;    \
-        return result;                                         \
+        return result;                                              \
+    }                                                               \
+    OUTRIDER_INLINE Vec operator op(Vec a, float b) {               \
+        Vec result;                                                 \
+        OUTRIDER_EACH_PART result.part[i] = a.part[i] op b;         \
+        return result;                                              \
     }
 OUTRIDER_OPERATOR(+)
 OUTRIDER_OPERATOR(-)
@@ -70,7 +70,9 @@ OUTRIDER_OPERATOR(>=)
 OUTRIDER_OPERATOR(==)
 #undef OUTRIDER_OPERATOR
 
-OUTRIDER_INLINE Vec& operator+=(Vec& a, Vec b) { return a = a + b; }
+OUTRIDER_INLINE Vec& operator+=(Vec& a, Vec b) {
+    return a = a + b;
+}
 
 OUTRIDER_INLINE Vec select(Mask mask, Vec yes, Vec no) {
     Vec result;
@@ -91,7 +93,9 @@ OUTRIDER_INLINE Vec load(const float* from) {
     return loaded;
 }
 
-OUTRIDER_INLINE void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+OUTRIDER_INLINE void store(float* to, Vec value) {
+    std::memcpy(to, &value, sizeof value);
+}
 
 // The first `count` lanes from memory, the others as they are in `rest`.
 OUTRIDER_INLINE Vec load_some(const float* from, int count, Vec rest) {
@@ -107,7 +111,9 @@ OUTRIDER_INLINE void store_some(float* to, Vec value, int count) {
     std::memcpy(to, lanes, sizeof(float) * count);
 }
 
-OUTRIDER_INLINE float first_lane(Vec v) { return v.part[0][0]; }
+OUTRIDER_INLINE float first_lane(Vec v) {
+    return v.part[0][0];
+}
 
 // Whether any lane of a mask is set.
 OUTRIDER_INLINE bool any(Mask mask) {
@@ -118,7 +124,9 @@ OUTRIDER_INLINE bool any(Mask mask) {
     return found != 0;
 }
 
-OUTRIDER_INLINE Vec max(Vec a, Vec b) { return select(a < b, b, a); }
+OUTRIDER_INLINE Vec max(Vec a, Vec b) {
+    return select(a < b, b, a);
+}
 
 // Lanes are halved: (0..7) with (8..15), then (0..3) with (4..7), and so on.
 OUTRIDER_INLINE float sum_lanes(Vec v) {
@@ -169,7 +177,8 @@ OUTRIDER_INLINE void store_half_lanes(uint16_t* to, Vec v) {
     v = select(v < splat(-65504.0f), splat(-65504.0f), v);
     v = select(v > splat(65504.0f), splat(65504.0f), v);
 #if defined(__AVX512F__)
-    _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph((__m512)v.part[0], _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256((__m256i*)to,
+                        _mm512_cvtps_ph((__m512)v.part[0], _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__AVX2__) && defined(__F16C__)
     OUTRIDER_EACH_PART _mm_storeu_si128(
         (__m128i*)(to + i * kPartLanes),
