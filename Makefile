@@ -4,6 +4,8 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 OUTRIDER := $(VENV)/bin/outrider
 MODEL := smollm2-135m
+# The native runner is compiled by the install, so its sources renew it.
+NATIVE := CMakeLists.txt hatch_build.py $(wildcard src/outrider/native/csrc/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help test demo fix clean
@@ -31,11 +33,11 @@ clean:
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The development install contains the base install, so it renews both stamps.
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	touch $(VENV)/.base $@
 
-$(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.base: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(PIP) install -c constraints.txt -e .
 	touch $@
 

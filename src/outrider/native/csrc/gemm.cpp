@@ -32,8 +32,9 @@ struct Gemm::Scratch {
 namespace {
 
 // What one parallel region computes: first the rounding of the rows, in which every thread that
-// joins takes part, then tiles of all matrices, counted through.
-struct Region {
+// joins takes part, then tiles of all matrices, counted through. All threads read it for every
+// tile: it must not share a cache line with what the caller keeps beside it on its stack.
+struct alignas(128) Region {
   const Product* products;
   size_t count;
   const GemmKernels* kernels;
@@ -44,7 +45,7 @@ struct Region {
   int64_t first_row;
   int64_t window;           // rows
   int64_t pieces_to_round;  // 0 if no matrix needs rounded rows
-  mutable std::atomic<int64_t> next_piece{0};
+  alignas(128) mutable std::atomic<int64_t> next_piece{0};
   mutable std::atomic<int64_t> rounded{0};
 
   // A piece is all rows of a group at neighbouring blocks: rows of one group share cache lines, so
@@ -104,7 +105,7 @@ struct Region {
     }
   }
 
-  void run(int64_t begin, int64_t end) const {
+  void operator()(int64_t begin, int64_t end, int) const {
     round_rows();
     int64_t first = 0;
     for (size_t i = 0; i < count && first < end; ++i) {
@@ -203,7 +204,7 @@ void Gemm::matmul(const Product* products, size_t count, const float* x, int64_t
                         first,
                         window,
                         any_quantized ? pieces : 0};
-    pool_.parallel_for(tiles, [&](int64_t begin, int64_t end, int) { region.run(begin, end); });
+    pool_.parallel_for(tiles, region);
   }
 }
 

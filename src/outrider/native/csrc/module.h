@@ -17,17 +17,17 @@ namespace outrider {
 
 // The threads and the instruction set that models share; one call at a time.
 struct Machine {
-    Machine(int threads, Isa level)
-        : pool(std::make_shared<ThreadPool>(threads)),
-          isa(level),
-          sampler(*pool, level),
-          buffers(std::make_shared<Buffers>()) {}
+  Machine(int threads, Isa level)
+      : pool(std::make_shared<ThreadPool>(threads)),
+        isa(level),
+        sampler(*pool, level),
+        buffers(std::make_shared<Buffers>()) {}
 
-    std::shared_ptr<ThreadPool> pool;
-    Isa isa;
-    Sampler sampler;
-    std::shared_ptr<Buffers> buffers;
-    std::mutex mutex;
+  std::shared_ptr<ThreadPool> pool;
+  Isa isa;
+  Sampler sampler;
+  std::shared_ptr<Buffers> buffers;
+  std::mutex mutex;
 };
 
 namespace nb = nanobind;

@@ -20,44 +20,44 @@ constexpr int kBinBits = 11;
 constexpr double kFar = 10.0;
 
 uint64_t far_word() {
-    static const auto word =
-        static_cast<uint64_t>(std::exp(-std::exp(-kFar)) * 9007199254740992.0) - 2;
-    return word;
+  static const auto word =
+      static_cast<uint64_t>(std::exp(-std::exp(-kFar)) * 9007199254740992.0) - 2;
+  return word;
 }
 
 uint64_t mixed(uint64_t state, uint64_t word) {
-    state = state + word + 0x9E3779B97F4A7C15u;
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
-    return state ^ (state >> 31);
+  state = state + word + 0x9E3779B97F4A7C15u;
+  state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
+  state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
+  return state ^ (state >> 31);
 }
 
 double gumbel(uint64_t word) {
-    const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-53;
-    return -std::log(-std::log(uniform));
+  const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-53;
+  return -std::log(-std::log(uniform));
 }
 
 // Numbers in the order of the floats they come from.
 uint32_t ordered(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 float from_ordered(uint32_t order) {
-    const uint32_t bits = order & 0x80000000u ? order & 0x7fffffffu : ~order;
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
+  const uint32_t bits = order & 0x80000000u ? order & 0x7fffffffu : ~order;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 const SampleKernels& kernels_for(Isa isa) {
 #if defined(__x86_64__)
-    if (isa == Isa::avx512vnni) return sample_kernels_avx512();
-    if (isa == Isa::avx2 || isa == Isa::avxvnni) return sample_kernels_avx2();
+  if (isa == Isa::avx512vnni) return sample_kernels_avx512();
+  if (isa == Isa::avx2 || isa == Isa::avxvnni) return sample_kernels_avx2();
 #endif
-    (void)isa;
-    return sample_kernels_portable();
+  (void)isa;
+  return sample_kernels_portable();
 }
 
 }  // namespace
@@ -68,140 +68,142 @@ Sampler::Sampler(ThreadPool& pool, Isa isa)
 void Sampler::sample(const float* logits, int64_t ld, int64_t vocab_size,
                      const std::vector<const WarpRule*>& rules, const uint64_t* seeds,
                      const int64_t* positions, int64_t* tokens) {
-    const auto count = static_cast<int64_t>(rules.size());
-    pool_.parallel_for(count, [&](int64_t begin, int64_t end, int worker) {
-        for (int64_t i = begin; i < end; i++) {
-            tokens[i] = sample_row(logits + i * ld, vocab_size, *rules[i], seeds[i], positions[i],
-                                   scratch_[worker]);
-        }
-    });
+  const auto count = static_cast<int64_t>(rules.size());
+  pool_.parallel_for(count, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; i++) {
+      tokens[i] = sample_row(logits + i * ld, vocab_size, *rules[i], seeds[i], positions[i],
+                             scratch_[worker]);
+    }
+  });
 }
 
 void Sampler::largest(const float* logits, int64_t ld, int64_t vocab_size, int64_t num_rows,
                       int64_t* tokens, float* values) {
-    pool_.parallel_for(num_rows, [&](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; i++) {
-            if (!kernels_.largest(logits + i * ld, vocab_size, values + i, tokens + i)) {
-                tokens[i] = kNotNumbers;
-            }
-        }
-    });
+  pool_.parallel_for(num_rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; i++) {
+      if (!kernels_.largest(logits + i * ld, vocab_size, values + i, tokens + i)) {
+        tokens[i] = kNotNumbers;
+      }
+    }
+  });
 }
 
 int64_t Sampler::sample_row(const float* logits, int64_t size, const WarpRule& rule, uint64_t seed,
                             int64_t position, Scratch& scratch) const {
-    float top;
-    int64_t first;
-    if (!kernels_.largest(logits, size, &top, &first)) return kNotNumbers;
-    if (rule.is_greedy() && !rule.changes_logits()) return first;
-    scratch.row.resize(size);
-    float* row = scratch.row.data();
-    adjust(row, logits, size, rule);
-    if (!rule.is_greedy()) {
-        if (rule.temperature != 1.0) {
-            const auto temperature = static_cast<float>(rule.temperature);
-            for (int64_t i = 0; i < size; i++) row[i] /= temperature;
-        }
-        truncate(row, size, rule, scratch);
+  float top;
+  int64_t first;
+  if (!kernels_.largest(logits, size, &top, &first)) return kNotNumbers;
+  if (rule.is_greedy() && !rule.changes_logits()) return first;
+  scratch.row.resize(size);
+  float* row = scratch.row.data();
+  adjust(row, logits, size, rule);
+  if (!rule.is_greedy()) {
+    if (rule.temperature != 1.0) {
+      const auto temperature = static_cast<float>(rule.temperature);
+      for (int64_t i = 0; i < size; i++) row[i] /= temperature;
     }
-    kernels_.largest(row, size, &top, &first);
-    if (top == kOut) return kNoneLeft;
-    if (rule.is_greedy()) return first;
-    const uint64_t key = mixed(mixed(mixed(0, seed), kMatch), static_cast<uint64_t>(position));
-    return noisy_largest(row, size, key, scratch);
+    truncate(row, size, rule, scratch);
+  }
+  kernels_.largest(row, size, &top, &first);
+  if (top == kOut) return kNoneLeft;
+  if (rule.is_greedy()) return first;
+  const uint64_t key = mixed(mixed(mixed(0, seed), kMatch), static_cast<uint64_t>(position));
+  return noisy_largest(row, size, key, scratch);
 }
 
 void Sampler::adjust(float* row, const float* logits, int64_t size, const WarpRule& rule) const {
-    if (rule.allowed) {
-        std::fill(row, row + size, kOut);
-        for (const int32_t token : *rule.allowed) row[token] = logits[token];
-    } else {
-        std::copy(logits, logits + size, row);
+  if (rule.allowed) {
+    std::fill(row, row + size, kOut);
+    for (const int32_t token : *rule.allowed) row[token] = logits[token];
+  } else {
+    std::copy(logits, logits + size, row);
+  }
+  for (const auto& [token, value] : rule.bias) row[token] += value;
+  for (const int32_t token : rule.held_back) row[token] = kOut;
+  if (rule.repetition_penalty != 1.0f) {
+    for (const int32_t token : rule.seen) {
+      const float value = row[token];
+      row[token] = value > 0.0f ? value / rule.repetition_penalty : value * rule.repetition_penalty;
     }
-    for (const auto& [token, value] : rule.bias) row[token] += value;
-    for (const int32_t token : rule.held_back) row[token] = kOut;
-    if (rule.repetition_penalty != 1.0f) {
-        for (const int32_t token : rule.seen) {
-            const float value = row[token];
-            row[token] =
-                value > 0.0f ? value / rule.repetition_penalty : value * rule.repetition_penalty;
-        }
-    }
-    for (const auto& [token, value] : rule.penalty) row[token] -= value;
+  }
+  for (const auto& [token, value] : rule.penalty) row[token] -= value;
 }
 
 void Sampler::truncate(float* row, int64_t size, const WarpRule& rule, Scratch& scratch) const {
-    const auto cut = [row, size](float border) {
-        for (int64_t i = 0; i < size; i++) row[i] = row[i] < border ? kOut : row[i];
-    };
-    if (rule.log_min_p) {
-        float top;
-        int64_t first;
-        kernels_.largest(row, size, &top, &first);
-        cut(top + *rule.log_min_p);
-    }
-    if (rule.top_k > 0 && rule.top_k < size) {
-        largest_values(row, size, rule.top_k, scratch);
-        cut(scratch.values[rule.top_k - 1]);
-    }
-    if (rule.top_p < 1.0) cut(nucleus_border(row, size, rule.top_p, scratch));
+  const auto cut = [row, size](float border) {
+    for (int64_t i = 0; i < size; i++) row[i] = row[i] < border ? kOut : row[i];
+  };
+  if (rule.log_min_p) {
+    float top;
+    int64_t first;
+    kernels_.largest(row, size, &top, &first);
+    cut(top + *rule.log_min_p);
+  }
+  if (rule.top_k > 0 && rule.top_k < size) {
+    largest_values(row, size, rule.top_k, scratch);
+    cut(scratch.values[rule.top_k - 1]);
+  }
+  if (rule.top_p < 1.0) cut(nucleus_border(row, size, rule.top_p, scratch));
 }
 
 float Sampler::nucleus_border(const float* row, int64_t size, double top_p,
                               Scratch& scratch) const {
-    float top;
-    int64_t first;
-    kernels_.largest(row, size, &top, &first);
-    if (top == kOut) return kOut;
-    const double log_total = top + std::log(kernels_.sum_exp(row, size, top));
-    for (int64_t number = std::min(kNucleusGuess, size);; number = size) {
-        largest_values(row, size, number, scratch);
-        double mass = 0.0;
-        for (int64_t i = 0; i < number; i++) {
-            mass += std::exp(scratch.values[i] - log_total);
-            if (mass >= top_p || (number == size && i == size - 1)) return scratch.values[i];
-        }
+  float top;
+  int64_t first;
+  kernels_.largest(row, size, &top, &first);
+  if (top == kOut) return kOut;
+  const double log_total = top + std::log(kernels_.sum_exp(row, size, top));
+  for (int64_t number = std::min(kNucleusGuess, size);; number = std::min(32 * number, size)) {
+    largest_values(row, size, number, scratch);
+    double mass = 0.0;
+    for (int64_t i = 0; i < number; i++) {
+      mass += std::exp(scratch.values[i] - log_total);
+      if (mass >= top_p || (number == size && i == size - 1)) return scratch.values[i];
     }
+  }
 }
 
 void Sampler::largest_values(const float* row, int64_t size, int64_t number,
                              Scratch& scratch) const {
-    std::array<int32_t, 1 << kBinBits> bins{};
-    for (int64_t i = 0; i < size; i++) bins[ordered(row[i]) >> (32 - kBinBits)]++;
-    int64_t above = 0;
-    size_t bin = bins.size() - 1;
-    while ((above += bins[bin]) < number) bin--;
-    scratch.indices.resize(size);
-    // The lowest bin holds minus infinity and what would be NaN of the other sign.
-    const uint32_t lowest = static_cast<uint32_t>(bin) << (32 - kBinBits);
-    const float border = lowest <= ordered(kOut) ? kOut : from_ordered(lowest);
-    const int64_t found = kernels_.at_least(row, size, border, scratch.indices.data());
-    scratch.values.resize(found);
-    for (int64_t i = 0; i < found; i++) scratch.values[i] = row[scratch.indices[i]];
-    std::partial_sort(scratch.values.begin(), scratch.values.begin() + number, scratch.values.end(),
-                      std::greater<>());
+  std::array<int32_t, 1 << kBinBits> bins{};
+  for (int64_t i = 0; i < size; i++) bins[ordered(row[i]) >> (32 - kBinBits)]++;
+  int64_t above = 0;
+  size_t bin = bins.size() - 1;
+  while ((above += bins[bin]) < number) bin--;
+  scratch.indices.resize(size);
+  // The lowest bin holds minus infinity and what would be NaN of the other sign.
+  const uint32_t lowest = static_cast<uint32_t>(bin) << (32 - kBinBits);
+  const float border = lowest <= ordered(kOut) ? kOut : from_ordered(lowest);
+  const int64_t found = kernels_.at_least(row, size, border, scratch.indices.data());
+  scratch.values.resize(found);
+  for (int64_t i = 0; i < found; i++) scratch.values[i] = row[scratch.indices[i]];
+  const auto end = scratch.values.begin() + number;
+  if (number < found) {
+    std::nth_element(scratch.values.begin(), end - 1, scratch.values.end(), std::greater<>());
+  }
+  std::sort(scratch.values.begin(), end, std::greater<>());
 }
 
 int64_t Sampler::noisy_largest(const float* row, int64_t size, uint64_t key,
                                Scratch& scratch) const {
-    float top;
-    int64_t best;
-    kernels_.largest(row, size, &top, &best);
-    // A candidate far below the best can only win with a rare noise, which shows in its word.
-    const double bound = top + gumbel(noise_word(key, static_cast<uint64_t>(best))) - kFar;
-    scratch.indices.resize(size);
-    scratch.words.resize(size);
-    const int64_t found = kernels_.contenders(row, size, key, bound, far_word(),
-                                              scratch.indices.data(), scratch.words.data());
-    double highest = -std::numeric_limits<double>::infinity();
-    for (int64_t i = 0; i < found; i++) {
-        const double noisy = row[scratch.indices[i]] + gumbel(scratch.words[i]);
-        if (noisy > highest) {
-            highest = noisy;
-            best = scratch.indices[i];
-        }
+  float top;
+  int64_t best;
+  kernels_.largest(row, size, &top, &best);
+  // A candidate far below the best can only win with a rare noise, which shows in its word.
+  const double bound = top + gumbel(noise_word(key, static_cast<uint64_t>(best))) - kFar;
+  scratch.indices.resize(size);
+  scratch.words.resize(size);
+  const int64_t found = kernels_.contenders(row, size, key, bound, far_word(),
+                                            scratch.indices.data(), scratch.words.data());
+  double highest = -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < found; i++) {
+    const double noisy = row[scratch.indices[i]] + gumbel(scratch.words[i]);
+    if (noisy > highest) {
+      highest = noisy;
+      best = scratch.indices[i];
     }
-    return best;
+  }
+  return best;
 }
 
 }  // namespace outrider

@@ -18,22 +18,22 @@ namespace outrider {
 
 // How one row is warped. Lists name tokens; values are what warp.py holds in float32.
 struct WarpRule {
-    double temperature = 1.0;  // 0: the largest.
-    int64_t top_k = 0;
-    double top_p = 1.0;
-    std::optional<float> log_min_p;
-    float repetition_penalty = 1.0f;
-    std::optional<std::vector<int32_t>> allowed;
-    std::vector<std::pair<int32_t, float>> bias;
-    std::vector<int32_t> held_back;
-    std::vector<int32_t> seen;                       // What the repetition penalty hits.
-    std::vector<std::pair<int32_t, float>> penalty;  // Subtracted.
+  double temperature = 1.0;  // 0: the largest.
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  std::optional<float> log_min_p;
+  float repetition_penalty = 1.0f;
+  std::optional<std::vector<int32_t>> allowed;
+  std::vector<std::pair<int32_t, float>> bias;
+  std::vector<int32_t> held_back;
+  std::vector<int32_t> seen;                       // What the repetition penalty hits.
+  std::vector<std::pair<int32_t, float>> penalty;  // Subtracted.
 
-    bool is_greedy() const { return temperature == 0.0; }
-    bool changes_logits() const {
-        return allowed || !bias.empty() || !held_back.empty() || repetition_penalty != 1.0f ||
-               !penalty.empty();
-    }
+  bool is_greedy() const { return temperature == 0.0; }
+  bool changes_logits() const {
+    return allowed || !bias.empty() || !held_back.empty() || repetition_penalty != 1.0f ||
+           !penalty.empty();
+  }
 };
 
 // A token id, or why there is none.
@@ -41,37 +41,37 @@ constexpr int64_t kNotNumbers = -1;  // A logit is NaN or the largest is infinit
 constexpr int64_t kNoneLeft = -2;    // Masks leave no token.
 
 class Sampler {
-public:
-    Sampler(ThreadPool& pool, Isa isa);
+ public:
+  Sampler(ThreadPool& pool, Isa isa);
 
-    // tokens[i] of logits[i * ld ...]: the rule of row i, noise of (seeds[i], positions[i]).
-    void sample(const float* logits, int64_t ld, int64_t vocab_size,
-                const std::vector<const WarpRule*>& rules, const uint64_t* seeds,
-                const int64_t* positions, int64_t* tokens);
+  // tokens[i] of logits[i * ld ...]: the rule of row i, noise of (seeds[i], positions[i]).
+  void sample(const float* logits, int64_t ld, int64_t vocab_size,
+              const std::vector<const WarpRule*>& rules, const uint64_t* seeds,
+              const int64_t* positions, int64_t* tokens);
 
-    // The index of the largest logit of each row, or kNotNumbers; its value.
-    void largest(const float* logits, int64_t ld, int64_t vocab_size, int64_t num_rows,
-                 int64_t* tokens, float* values);
+  // The index of the largest logit of each row, or kNotNumbers; its value.
+  void largest(const float* logits, int64_t ld, int64_t vocab_size, int64_t num_rows,
+               int64_t* tokens, float* values);
 
-private:
-    struct Scratch {
-        std::vector<float> row, values;
-        std::vector<int32_t> indices;
-        std::vector<uint64_t> words;
-    };
+ private:
+  struct Scratch {
+    std::vector<float> row, values;
+    std::vector<int32_t> indices;
+    std::vector<uint64_t> words;
+  };
 
-    int64_t sample_row(const float* logits, int64_t size, const WarpRule& rule, uint64_t seed,
-                       int64_t position, Scratch& scratch) const;
-    void adjust(float* row, const float* logits, int64_t size, const WarpRule& rule) const;
-    void truncate(float* row, int64_t size, const WarpRule& rule, Scratch& scratch) const;
-    float nucleus_border(const float* row, int64_t size, double top_p, Scratch& scratch) const;
-    // The `number` largest values of a row, falling, and the ties of the last.
-    void largest_values(const float* row, int64_t size, int64_t number, Scratch& scratch) const;
-    int64_t noisy_largest(const float* row, int64_t size, uint64_t key, Scratch& scratch) const;
+  int64_t sample_row(const float* logits, int64_t size, const WarpRule& rule, uint64_t seed,
+                     int64_t position, Scratch& scratch) const;
+  void adjust(float* row, const float* logits, int64_t size, const WarpRule& rule) const;
+  void truncate(float* row, int64_t size, const WarpRule& rule, Scratch& scratch) const;
+  float nucleus_border(const float* row, int64_t size, double top_p, Scratch& scratch) const;
+  // The `number` largest values of a row, falling, and the ties of the last.
+  void largest_values(const float* row, int64_t size, int64_t number, Scratch& scratch) const;
+  int64_t noisy_largest(const float* row, int64_t size, uint64_t key, Scratch& scratch) const;
 
-    ThreadPool& pool_;
-    const SampleKernels& kernels_;
-    std::vector<Scratch> scratch_;
+  ThreadPool& pool_;
+  const SampleKernels& kernels_;
+  std::vector<Scratch> scratch_;
 };
 
 }  // namespace outrider

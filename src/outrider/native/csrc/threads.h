@@ -1,7 +1,7 @@
 // A small thread pool whose partition of the work never influences a result.
 //
-// `parallel_for` splits [0, count) into contiguous ranges that the threads claim from one atomic
-// ticket. Which thread computes which range varies from call to call, so a body must compute each
+// `parallel_for` splits [0, count) into contiguous ranges that the threads claim through atomic
+// tickets. Which thread computes which range varies from call to call, so a body must compute each
 // index independently of the others and of its worker number (which only selects scratch memory).
 #pragma once
 
@@ -53,8 +53,8 @@ class ThreadPool {
 
   // Calls body(begin, end, worker) until every index of [0, count) has been covered exactly once,
   // then returns; everything the bodies wrote is visible to the caller. 0 <= worker < size().
-  // Ranges hold at least `grain` indices, except the last. Bodies must not throw and must not call
-  // parallel_for. Only one thread may call at a time. count < 2^31.
+  // Ranges hold at least `grain` indices, except where a thread's share ends. Bodies must not throw
+  // and must not call parallel_for. Only one thread may call at a time. count < 2^31.
   template <typename Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
     if (count <= 0) return;
@@ -82,10 +82,20 @@ class ThreadPool {
   void work(int worker);
   void serve(int worker);
 
+  // A thread's share of a call: the same part of [0, count) every time, so that what it wrote and
+  // read in one call is still in its own cache in the next. Others take from it when they run dry.
   // High 32 bits: number of the call. Low 32 bits: indices not yet claimed. A claim is one
   // compare-and-swap on both, so a thread that was descheduled inside an older call can never take
   // a range of a newer one with the older call's description.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  struct alignas(128) Share {
+    std::atomic<uint64_t> ticket{0};
+  };
+
+  int64_t drain(int share, int worker);
+  int64_t share_begin(int64_t count, int share) const { return count * share / size_; }
+
+  std::vector<Share> shares_;
+  alignas(64) std::atomic<uint64_t> call_{0};
   alignas(64) std::atomic<int64_t> unfinished_{0};
   alignas(64) std::atomic<int64_t> count_{0};
   std::atomic<int64_t> grain_{1};
