@@ -16,10 +16,11 @@ tolerance is twice and four times that.
 
 bfloat16 rounds the logits themselves to 0.125 between 16 and 32: exact ties are common there and
 the tolerance is wide, so a divergence says little and the counts say more. float32 certifies
-sharply. In both, a margin above the tolerance is an error, and so is a length, an ending or a text
-that differs after equal tokens: those follow from the tokens alone. A score at the border of top-k,
-top-p or min-p may be masked in one run only; its margin is infinite and it counts as an error, so
-certification samples without truncation.
+sharply. The native backend gives a row the same bits in any batch (`exact`): there every difference
+is an error. On torch, a margin above the tolerance is an error, and so is a length, an ending or a
+text that differs after equal tokens: those follow from the tokens alone. A score at the border of
+top-k, top-p or min-p may be masked in one run only; its margin is infinite and it counts as an
+error, so certification samples without truncation.
 """
 
 import math
@@ -31,12 +32,19 @@ from torch import Tensor
 
 from outrider.analysis.closed_loop import Completed, Job
 from outrider.analysis.numbers import finite
+from outrider.engine.backend import EXACT
 from outrider.engine.llm import LLM, continuation_seed
 from outrider.sampling.noise import Purpose, gumbel
 from outrider.sampling.warp import Context, warp
 from outrider.tensor.shapes import LogitRow
 
-TOLERANCE_ULPS = {"bfloat16": 6.0, "float16": 16.0, "float32": 64.0, "float64": 64.0}
+TOLERANCE_ULPS = {
+    "bfloat16": 6.0,
+    "float16": 16.0,
+    "float32": 64.0,
+    "float64": 64.0,
+    EXACT: 0.0,
+}
 SMALLEST_TOLERANCE = 1e-9
 
 Kind = Literal["tie", "error"]
@@ -90,7 +98,7 @@ def find_divergence(llm: LLM, plain: Completed, speculative: Completed) -> Diver
     logits = llm.score_tokens(job.prompt, ours[: common + 1])[-1]
     margin = token_margin(matching_scores(llm, job, logits, ours[:common]), tokens)
     tolerance = tie_tolerance(logits, llm.precision, job.params.temperature)
-    is_tie = margin <= tolerance
+    is_tie = llm.precision != EXACT and margin <= tolerance
     return Divergence(
         prompt_id=job.id,
         position=common,
@@ -107,6 +115,8 @@ def find_divergence(llm: LLM, plain: Completed, speculative: Completed) -> Diver
 
 def tie_tolerance(logits: LogitRow, dtype: str, temperature: float) -> float:
     """How far rounding in `dtype` can move two scores apart; see the module's docstring."""
+    if dtype == EXACT:
+        return 0.0
     largest = float(logits.abs().max())
     if not math.isfinite(largest) or largest == 0:
         return SMALLEST_TOLERANCE

@@ -11,6 +11,8 @@ from outrider.models.decoder import Decoder
 from outrider.target.base import Target
 from outrider.target.torch_target import TorchTarget
 
+EXACT = "exact"
+
 
 class ScoringTarget(Target, SpanScorer, Protocol):
     """A target that also computes bare spans, for draft models and comparisons."""
@@ -27,7 +29,8 @@ class LoadedModel(Protocol):
 class Backend(Protocol):
     """Loads checkpoints.
 
-    `precision` names the dtype whose rounding explains a numeric tie between two runs.
+    `precision` names the dtype whose rounding explains a numeric tie between two runs, or is EXACT
+    where the bits of a row do not depend on the batch and nothing explains a difference.
     """
 
     @property
@@ -37,7 +40,7 @@ class Backend(Protocol):
 
     @property
     def precision(self) -> str:
-        """Name of a dtype."""
+        """Name of a dtype, or EXACT."""
         ...
 
     def load(self, checkpoint: Checkpoint) -> LoadedModel:

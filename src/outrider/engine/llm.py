@@ -157,7 +157,7 @@ class LLM:
 
     @property
     def precision(self) -> str:
-        """Dtype whose rounding explains a numeric tie between two runs."""
+        """Dtype whose rounding explains a numeric tie between two runs; "exact": nothing does."""
         return self._plan.backend.precision
 
     @property

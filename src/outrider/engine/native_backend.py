@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from outrider.engine.backend import LoadedModel, ScoringTarget
+from outrider.engine.backend import EXACT, LoadedModel, ScoringTarget
 from outrider.models.checkpoint import Checkpoint
 from outrider.native.runner import Machine
 from outrider.target.native_target import NativeTarget
@@ -23,7 +23,7 @@ class NativeBackend:
     """Target and draft models share one pool of threads."""
 
     name: ClassVar[str] = "native"
-    precision: ClassVar[str] = "float32"
+    precision: ClassVar[str] = EXACT
 
     machine: Machine
     weights: WeightFormat

@@ -24,6 +24,8 @@ from outrider.verify.verifier import RuleVerifier
 logger = logging.getLogger(__name__)
 
 DEFAULT_DTYPE = "bfloat16"
+DEFAULT_WEIGHTS = "bf16"
+NATIVE_BLOCK = 16
 COMFORTABLE_REQUEST = 1024
 LARGEST_DEFAULT_CACHE = 32768
 
@@ -135,9 +137,19 @@ def choose_backend(config: EngineConfig) -> Backend:
     if config.backend == "native" and fault is not None:
         raise ConfigError(fault)
     if config.backend == "torch" or wants_torch or fault is not None:
+        if config.weights != DEFAULT_WEIGHTS:
+            raise ConfigError(
+                f"weights {config.weights!r} are made by the native backend, but torch computes "
+                "here; leave weights, dtype and device out, or use backend 'native'"
+            )
         if config.backend == "auto" and not wants_torch:
             logger.warning("%s; running on torch instead", fault)
         return TorchBackend(config.dtype or DEFAULT_DTYPE, config.device, config.threads)
+    if config.block_size % NATIVE_BLOCK:
+        raise ConfigError(
+            f"block_size is {config.block_size}, but the native backend needs a multiple of "
+            f"{NATIVE_BLOCK}; or use backend 'torch'"
+        )
     # The extension is optional, so nothing that needs it is imported before it was found.
     from outrider.engine.native_backend import NativeBackend
 
