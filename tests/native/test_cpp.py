@@ -23,9 +23,10 @@ PARTS: Final = ("cpu", "gemm*", "pack*", "quant", "threads")
 FLAGS: Final = ("-std=gnu++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-pthread", "-w")
 AVX2: Final = ("-mavx2", "-mfma", "-mf16c")
 AVX512: Final = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
-X86: Final = {"avx2": AVX2, "avxvnni": (*AVX2, "-mavxvnni"), "avx512": (*AVX2, *AVX512)}
-ARM: Final = {"neon": ("-march=armv8.2-a+dotprod",)}
-LEVELS: Final = {"x86_64": X86, "AMD64": X86, "aarch64": ARM, "arm64": ARM}
+Flags = dict[str, tuple[str, ...]]
+X86: Final[Flags] = {"avx2": AVX2, "avxvnni": (*AVX2, "-mavxvnni"), "avx512": (*AVX2, *AVX512)}
+ARM: Final[Flags] = {"neon": ("-march=armv8.2-a+dotprod",)}
+LEVELS: Final[dict[str, Flags]] = {"x86_64": X86, "AMD64": X86, "aarch64": ARM, "arm64": ARM}
 """Flags of the files named after an instruction set, by machine; the build has the same."""
 
 

@@ -7,6 +7,7 @@ import torch
 
 from outrider.core.request import SamplingParams
 from outrider.errors import ConfigError
+from outrider.target.torch_target import TorchTarget
 from tests.unit.analysis.conftest import MakeLLM
 
 PROMPT = list(b"abcabcabcabc")
@@ -20,6 +21,8 @@ def test_a_sibling_shares_weights_but_no_cache(make_llm: MakeLLM) -> None:
     assert other.config.max_num_seqs == 2
     assert llm.config.speculative is None
     ours, theirs = llm.new_target(16), other.new_target(16)
+    assert isinstance(ours, TorchTarget)
+    assert isinstance(theirs, TorchTarget)
     assert ours._decoder is theirs._decoder
     assert ours.pool.keys.data_ptr() != theirs.pool.keys.data_ptr()
     params = SamplingParams(temperature=0, max_tokens=24)

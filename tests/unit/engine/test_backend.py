@@ -74,6 +74,20 @@ def test_native_refuses_what_only_torch_has(options: dict[str, Any]) -> None:
         choose_backend(config(backend="native", **options))
 
 
+@pytest.mark.usefixtures("built")
+def test_native_refuses_blocks_its_kernels_cannot_walk() -> None:
+    """Catches a block size that only fails once the weights are loaded."""
+    with pytest.raises(ConfigError, match="block_size is 24, but the native backend needs a multi"):
+        choose_backend(config(block_size=24))
+
+
+@pytest.mark.parametrize("options", [{"backend": "torch"}, {"dtype": "float32"}], ids=str)
+def test_torch_refuses_weights_it_does_not_make(options: dict[str, Any]) -> None:
+    """Catches a memory saving that was asked for and did not happen."""
+    with pytest.raises(ConfigError, match="weights 'q8' are made by the native backend"):
+        choose_backend(config(weights="q8", **options))
+
+
 @pytest.mark.usefixtures("not_built")
 def test_auto_falls_back_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Catches a fallback nobody hears of, and one that says so many times."""
