@@ -50,7 +50,7 @@ def _files(paths: Iterable[str | Path]) -> list[Path]:
 
 def _read(path: Path) -> list[PromptRow]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompt file {path} cannot be read ({error})") from error
     rows = [_row(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -63,7 +63,7 @@ def _row(line: str, number: int, path: Path) -> PromptRow:
     place = f"{path}, line {number}"
     try:
         fields: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f'{place}: not JSON ({error}); each line is an object like {{"prompt": "…"}}'
         ) from error

@@ -1,7 +1,7 @@
 """What a user asked for: sampling parameters and the request around them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, Self
@@ -78,16 +78,24 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Normalise containers and refuse values out of range."""
+        self._refuse_wrong_types()
         object.__setattr__(self, "stop", _as_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", frozenset(self.stop_token_ids))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", frozenset(self.allowed_token_ids))
-        object.__setattr__(
-            self, "logit_bias", MappingProxyType({int(k): v for k, v in self.logit_bias.items()})
-        )
+        bias = {int(token): value for token, value in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", MappingProxyType(bias))
         for name, value, holds, rule in self._rules():
             if not holds:
                 raise RequestRejected(f"{name} is {value!r}, but it must be {rule}")
+
+    def _refuse_wrong_types(self) -> None:
+        """Name the option before a comparison deep inside fails on its type."""
+        for names, fits, wanted in _TYPES:
+            for name in names:
+                value = getattr(self, name)
+                if not fits(value):
+                    raise RequestRejected(f"{name} is {value!r}, but it must be {wanted}")
 
     def _rules(self) -> Iterable[tuple[str, object, bool, str]]:
         """Yield (name, value, whether it holds, the rule in words)."""
@@ -200,6 +208,41 @@ def _within(value: float, low: float, high: float) -> bool:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, Collection) and all(_is_integer(each) for each in value)
+
+
+def _are_strings(value: object) -> bool:
+    return value is None or (
+        isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+    )
+
+
+def _is_bias(value: object) -> bool:
+    """JSON objects have strings for keys, so digits pass for an id."""
+    return (
+        isinstance(value, Mapping)
+        and all(_is_integer(key) or (isinstance(key, str) and key.isdecimal()) for key in value)
+        and all(map(_is_number, value.values()))
+    )
+
+
+_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty")
+_TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
+    ((*_FLOATS, "frequency_penalty"), _is_number, "a number"),
+    (("stop",), _are_strings, "a string or strings"),
+    (("stop_token_ids",), _are_ids, "token ids"),
+    (("allowed_token_ids",), lambda ids: ids is None or _are_ids(ids), "None or token ids"),
+    (("logit_bias",), _is_bias, "a map of token ids to numbers"),
+    (("token_mask",), lambda mask: mask is None or callable(mask), "None or a function"),
+    (("ignore_eos", "skip_special_tokens"), lambda flag: isinstance(flag, bool), "true or false"),
+)
 
 
 @dataclass(frozen=True, slots=True)

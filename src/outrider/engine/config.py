@@ -12,6 +12,7 @@ LengthPolicyName = Literal["off", "fixed"]
 BackendName = Literal["auto", "torch", "native"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "native")
 WeightFormat = Literal["bf16", "q8", "q4"]
+MOST_THREADS = 1024
 WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("bf16", "q8", "q4")
 
 
@@ -71,8 +72,10 @@ class EngineConfig:
         optional = ("threads", "kv_cache_tokens", "max_context_len")
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", *optional):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}, but it must be 1 or more")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name} is {value!r}, but it must be an integer of 1 or more")
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ConfigError(f"threads is {self.threads}, but it must be {MOST_THREADS} or less")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of the "

@@ -14,6 +14,7 @@ from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
+from outrider.engine.prompt import Prompt, as_list
 from outrider.engine.report import Delta
 from outrider.engine.resolve import EnginePlan, build, resolve
 from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
@@ -22,8 +23,6 @@ from outrider.models.tokenizer import Tokenizer
 from outrider.sampling.noise import Purpose, mix
 from outrider.tensor.shapes import Logits
 from outrider.tensor.span import Span
-
-Prompt = str | Sequence[int]
 
 _OF_THE_WEIGHTS = ("backend", "weights", "dtype", "device", "threads")
 
@@ -110,8 +109,7 @@ class LLM:
             ConfigError: An option is unknown or cannot work.
             ModelError: The checkpoint or the drafter cannot be used.
         """
-        if isinstance(speculative_config, Mapping):
-            speculative_config = SpeculativeConfig.from_options(speculative_config)
+        speculative_config = _speculative(speculative_config)
         known = set(EngineConfig.__dataclass_fields__) - {"model", "speculative"}
         for name in options:
             if name not in known:
@@ -144,8 +142,7 @@ class LLM:
             ConfigError: An option is unknown, cannot work, or would need other weights.
             ModelError: The drafter cannot be used.
         """
-        if isinstance(speculative_config, Mapping):
-            speculative_config = SpeculativeConfig.from_options(speculative_config)
+        speculative_config = _speculative(speculative_config)
         known = set(EngineConfig.__dataclass_fields__) - {"model", "speculative", *_OF_THE_WEIGHTS}
         for name in options:
             if name not in known:
@@ -230,7 +227,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> dict[RequestId, _Running]:
         """Queue all continuations of all prompts, or none if one is refused."""
-        listed = _as_list(prompts)
+        listed = as_list(prompts)
         if isinstance(sampling_params, Sequence):
             params = list(sampling_params)
         else:
@@ -258,7 +255,12 @@ class LLM:
         return running
 
     def _tokens(self, prompt: Prompt) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if not isinstance(prompt, str):
+            return tuple(prompt)
+        try:
+            return tuple(self.tokenizer.encode(prompt))
+        except TypeError as error:  # A lone surrogate has no UTF-8.
+            raise RequestRejected(f"the prompt cannot be tokenized: {error}") from error
 
     def _request(
         self, tokens: tuple[int, ...], params: SamplingParams, group: int, index: int
@@ -279,6 +281,9 @@ class LLM:
                 for one in running.values():
                     while one.inbox:
                         yield one.inbox.pop(0)
+                # Another call may have stepped the engine while this one was suspended above.
+                if any(one.inbox for one in running.values()):
+                    continue
                 if all(one.sequence.is_finished for one in running.values()):
                     return
                 self._step()
@@ -318,18 +323,19 @@ class LLM:
                 )
 
 
+def _speculative(config: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
+    if config is None or isinstance(config, SpeculativeConfig):
+        return config
+    if isinstance(config, Mapping):
+        return SpeculativeConfig.from_options(config)
+    raise ConfigError(
+        f"speculative_config is {config!r}; give a mapping such as {{'method': 'suffix'}}"
+    )
+
+
 def continuation_seed(seed: int, index: int = 0) -> int:
     """Give the seed of the noise of continuation `index` of a request with this `seed`."""
     return mix(Purpose.SEED, seed, index)
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    listed = list(prompts)
-    if listed and all(isinstance(item, int) for item in listed):
-        return [[item for item in listed if isinstance(item, int)]]
-    return [item for item in listed if not isinstance(item, int)]
 
 
 def _reasons(finish: Finish | None) -> tuple[str | None, int | str | None]:

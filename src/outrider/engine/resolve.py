@@ -164,9 +164,11 @@ def available_cores() -> int:
 
 
 def _check_device(device: str) -> None:
+    """Try the device with one number."""
     try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise ConfigError(f"device {device!r} is none that torch knows") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {device!r} needs a GPU, but torch finds none here; use 'cpu'")
+        found = torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {device!r} cannot be used here ({reason}); try 'cpu'") from error
+    if found.is_meta:
+        raise ConfigError("device 'meta' computes nothing; try 'cpu'")

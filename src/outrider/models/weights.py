@@ -49,7 +49,7 @@ def load_decoder(spec: ModelSpec, source: TensorSource, dtype: torch.dtype) -> D
         CorruptCheckpoint: tensors are missing, unexpected or misshapen; all are listed.
     """
     layout = tensor_layout(spec)
-    _check(spec, layout, source.shapes())
+    check_tensors(spec, layout, source.shapes())
     state: dict[str, Tensor] = {}
     for name, parts in layout.items():
         rows = sum(shape[0] for shape in parts.values())
@@ -116,9 +116,14 @@ def _layer_layout(spec: ModelSpec, layer: int) -> dict[str, dict[str, Shape]]:
     return layout
 
 
-def _check(
+def check_tensors(
     spec: ModelSpec, layout: Mapping[str, Mapping[str, Shape]], found: Mapping[str, Shape]
 ) -> None:
+    """Hold the tensors of a checkpoint against `tensor_layout`.
+
+    Raises:
+        CorruptCheckpoint: Lists what is missing, unexpected or misshapen.
+    """
     expected = {name: shape for parts in layout.values() for name, shape in parts.items()}
     faults = [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
     faults += [

@@ -79,14 +79,14 @@ def _ask(mask: TokenMask, output: Sequence[int], vocab_size: int) -> frozenset[i
     try:
         answer = mask(output)
         allowed = None if answer is None else frozenset(answer)
+        outside = next((t for t in allowed or () if not 0 <= t < vocab_size), None)
     except Exception as error:
         raise RequestFailed(f"the token mask raised {type(error).__name__}: {error}") from error
-    for token in allowed or ():
-        if not 0 <= token < vocab_size:
-            raise RequestFailed(
-                f"the token mask allows token {token}, but the vocabulary has ids 0 to "
-                f"{vocab_size - 1}"
-            )
+    if outside is not None:
+        raise RequestFailed(
+            f"the token mask allows token {outside}, but the vocabulary has ids 0 to "
+            f"{vocab_size - 1}"
+        )
     return allowed
 
 

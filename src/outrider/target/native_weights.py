@@ -15,7 +15,15 @@ from outrider.models.checkpoint import Checkpoint
 from outrider.models.gguf import Bytes, GgufFile
 from outrider.models.layers import inverse_frequencies
 from outrider.models.spec import ModelSpec
-from outrider.models.weights import EMBEDDING, HEAD, SafetensorsSource, Shape, TensorSource
+from outrider.models.weights import (
+    EMBEDDING,
+    HEAD,
+    SafetensorsSource,
+    Shape,
+    TensorSource,
+    check_tensors,
+    tensor_layout,
+)
 from outrider.native.runner import Machine, Matrix, Weights
 
 WeightFormat = Literal["f32", "bf16", "q8", "q4"]
@@ -79,6 +87,7 @@ def load_native_tensors(
     if weight_format not in _KINDS:
         raise ConfigError(unknown_name("weight format", weight_format, _KINDS))
     found = source.shapes()
+    check_tensors(spec, tensor_layout(spec), found)
     weights = Weights(**_shape(spec))
     try:
         for layer, name, tensor in _matrices(spec):

@@ -1,6 +1,7 @@
 """Sampling parameters: normalised, frozen, and asked the right questions."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -78,3 +79,27 @@ def test_what_leaves_the_arg_max_alone(name: str) -> None:
 def test_greedy(temperature: float, is_greedy: bool) -> None:
     """Catches a division by a temperature that no float32 survives."""
     assert SamplingParams(temperature=temperature).is_greedy == is_greedy
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": "1"},
+        {"top_p": None},
+        {"stop": [5]},
+        {"stop": 5},
+        {"stop_token_ids": ["a"]},
+        {"stop_token_ids": [1.5]},
+        {"allowed_token_ids": 7},
+        {"logit_bias": {5.7: 1}},
+        {"logit_bias": {5: "x"}},
+        {"logit_bias": [1]},
+        {"ignore_eos": "no"},
+        {"token_mask": 3},
+    ],
+)
+@unchecked()
+def test_wrong_types_name_the_option(options: dict[str, Any]) -> None:
+    """Catches a TypeError deep inside, or worse, while other requests are being served."""
+    with pytest.raises(RequestRejected, match=next(iter(options))):
+        SamplingParams(**options)

@@ -132,17 +132,3 @@ def test_a_sibling_stays_on_torch(model: str, monkeypatch: pytest.MonkeyPatch) -
     """Catches a sibling that goes native because its own config asks for nothing."""
     llm = LLM(model, dtype="float32", threads=1)
     assert_sibling_shares(llm, "torch", monkeypatch)
-
-
-def test_weights_are_refused_where_torch_computes() -> None:
-    """Catches `weights="q8"` being ignored without a word on torch."""
-    config = EngineConfig(model="m", backend="torch", weights="q8")
-    with pytest.raises(ConfigError, match="made by the native backend"):
-        choose_backend(config)
-
-
-@pytest.mark.skipif(availability.fault() is not None, reason="the native runner is not built")
-def test_a_block_size_the_native_runner_lacks_is_named() -> None:
-    """Catches a ValueError of the C++ side that names no option."""
-    with pytest.raises(ConfigError, match="block_size is 24"):
-        choose_backend(EngineConfig(model="m", backend="native", block_size=24))

@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         ({"dtype": "float31"}, "unknown dtype 'float31'; did you mean 'float32'"),
         ({"verify_rule": "matchin"}, "unknown verify rule 'matchin'; did you mean 'matching'"),
         ({"length_policy": "fixd"}, "unknown length policy 'fixd'; did you mean 'fixed'"),
-        ({"block_size": 0}, "block_size is 0, but it must be 1 or more"),
+        ({"block_size": 0}, "block_size is 0, but it must be an integer of 1 or more"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
         ({"threads": 0}, "threads is 0"),
@@ -52,7 +52,7 @@ def test_options_that_cannot_work(options: dict[str, Any], says: str) -> None:
     ("options", "says"),
     [
         ({"blocksize": 4}, "unknown engine option 'blocksize'; did you mean 'block_size'"),
-        ({"device": "tpu9000"}, "device 'tpu9000' is none that torch knows"),
+        ({"device": "tpu9000"}, "device 'tpu9000' cannot be used here"),
         ({"max_context_len": 101}, "max_context_len is 101, but"),
         ({"speculative_config": {"method": "ngrams"}}, "speculative method 'ngrams'"),
         ({"speculative_config": {"num_speculative_tokens": 2}}, "has no method"),
