@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from outrider.core.request import SamplingParams
+from outrider.engine.llm import LLM
 from outrider.models.attention import FullCausal
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
 from outrider.models.decoder import Decoder
@@ -75,3 +77,35 @@ def test_every_weight_is_there_once(default_model: Path) -> None:
     decoder = open_checkpoint(default_model).load_decoder(torch.bfloat16)
     assert sum(weight.numel() for weight in decoder.parameters()) == 134_515_008
     assert all(weight.dtype == torch.bfloat16 for weight in decoder.parameters())
+
+
+PROMPTS: Final = (
+    "Name three uses of a paper clip.",
+    "Write a Python function that adds two numbers.",
+    "Why is the sky blue?",
+    "Translate 'good morning' into French.",
+    "What is 17 times 6? Explain.",
+    "Write a haiku about rain.",
+    "List the planets of the solar system.",
+    "How do I boil an egg?",
+    "Write a SQL query that counts the rows of a table.",
+    "Tell a story about a lighthouse.",
+)
+
+
+@pytest.mark.model
+def test_greedy_text_agrees(default_model: Path, reference: Any) -> None:
+    """Catches an engine whose cache, positions or chunking change the text.
+
+    The reference reads prompt and answer in one forward; if every token of the answer is its
+    arg-max there, its own greedy text is the same.
+    """
+    llm = LLM(str(default_model), backend="torch", dtype="float32")
+    prompts = [llm.chat_prompt([{"role": "user", "content": text}]) for text in PROMPTS]
+    params = SamplingParams(temperature=0, max_tokens=64)
+    for prompt, done in zip(prompts, llm.generate(prompts, params), strict=True):
+        answer = done.outputs[0].token_ids
+        with torch.inference_mode():
+            expected = reference(torch.tensor([[*prompt, *answer]])).logits[0]
+        first = len(prompt) - 1
+        assert expected[first : first + len(answer)].argmax(-1).tolist() == answer

@@ -61,3 +61,10 @@ def test_missing_files_and_empty_directories_are_refused(tmp_path: Path) -> None
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}')
     with pytest.raises(ConfigError, match="cannot be read"):
         load_prompts([tmp_path / "latin.jsonl"])
+
+
+def test_only_newlines_end_a_row(tmp_path: Path) -> None:
+    """Catches JSON Lines cut at U+2028, which `str.splitlines` takes for the end of a line."""
+    path = tmp_path / "p.jsonl"
+    path.write_text('\ufeff{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert [row.text for row in load_prompts([path])] == ["a\u2028b"]
