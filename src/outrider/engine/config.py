@@ -12,8 +12,9 @@ LengthPolicyName = Literal["off", "fixed"]
 BackendName = Literal["auto", "torch", "native"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "native")
 WeightFormat = Literal["bf16", "q8", "q4"]
-MOST_THREADS = 1024
 WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("bf16", "q8", "q4")
+DEFAULT_WEIGHTS: WeightFormat = "bf16"
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class EngineConfig:
     backend: BackendName = "auto"
     """What computes: native (CPU, quantised, the same bits in any batch), torch, or auto: native
     where it is built and nothing asks for torch."""
-    weights: WeightFormat = "bf16"
+    weights: WeightFormat = DEFAULT_WEIGHTS
     """How the native backend keeps matrices that the checkpoint has not quantised."""
     dtype: str | None = None
     """Numbers the torch backend computes with; None is bfloat16. Naming one asks for torch."""

@@ -11,7 +11,7 @@ from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.drafters.catalogue import drafter_factory
 from outrider.engine.backend import Backend, LoadedModel, ScoringTarget, TorchBackend
 from outrider.engine.commit import StopRules
-from outrider.engine.config import EngineConfig
+from outrider.engine.config import DEFAULT_WEIGHTS, EngineConfig
 from outrider.engine.engine import Engine, EngineParts
 from outrider.errors import ConfigError
 from outrider.kvcache.blocks import BlockAllocator
@@ -24,7 +24,6 @@ from outrider.verify.verifier import RuleVerifier
 logger = logging.getLogger(__name__)
 
 DEFAULT_DTYPE = "bfloat16"
-DEFAULT_WEIGHTS = "bf16"
 NATIVE_BLOCK = 16
 COMFORTABLE_REQUEST = 1024
 LARGEST_DEFAULT_CACHE = 32768
