@@ -10,6 +10,7 @@ from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.outcome import FinishReason
 from outrider.core.request import Request, SamplingParams
+from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence as Tokens
 from outrider.engine.llm import LLM, continuation_seed
 from outrider.engine.report import Delta
@@ -28,12 +29,16 @@ class Job:
 
 @dataclass(slots=True)
 class Completed:
-    """A finished job. Times are seconds on the monotonic clock, `token_times` one per step."""
+    """A finished job. Times are seconds on the monotonic clock, `token_times` one per step.
+
+    `rounds` are in the order they were made.
+    """
 
     job: Job
     arrival: float
     sequence: Tokens
     token_times: list[float] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -110,6 +115,8 @@ def run_jobs(
                 running[RequestId(f"job-{number}")] = (number, _add(llm, job, number))
             report = llm.engine.step()
             now = time.perf_counter()
+            for each in report.rounds:
+                running[each.request_id][1].rounds.append(each)
             for delta in report.deltas:
                 number, one = running[delta.request_id]
                 if delta.tokens:

@@ -10,8 +10,9 @@ from operator import mul
 
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
-from outrider.core.outcome import Finish, FinishReason, Outcome
+from outrider.core.outcome import Finish, FinishReason, Outcome, RowOutcome
 from outrider.core.request import Request
+from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence
 from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules, commit
@@ -24,7 +25,7 @@ from outrider.schedule.admission import Admission, Limits
 from outrider.schedule.lengths import BatchShape, LengthPolicy
 from outrider.target.base import Target
 from outrider.tensor.batch import Batch
-from outrider.tensor.window import Proposal, VerifyWindow
+from outrider.tensor.window import Proposal, RowProposal, VerifyWindow
 from outrider.verify.verifier import RuleVerifier
 
 
@@ -156,11 +157,12 @@ class Engine:
         return self._drafter.max_draft_len if own is None else min(own, self._drafter.max_draft_len)
 
     def _deliver(self, window: VerifyWindow, outcome: Outcome) -> StepReport:
-        deltas = []
+        deltas, rounds = [], []
         step = Acceptance()
-        for row, done in zip(window.batch, outcome.rows, strict=True):
+        for row, draft, done in zip(window.batch, window.drafts, outcome.rows, strict=True):
             sequence = row.sequence
             if done.committed:
+                rounds.append(_round(sequence, draft, done))
                 step.record(
                     drafted=done.drafted,
                     verified=done.verified,
@@ -180,6 +182,7 @@ class Engine:
             num_preemptions=self.num_preemptions,
             acceptance=step,
             deltas=tuple(deltas),
+            rounds=tuple(rounds),
         )
 
     def _delta(self, sequence: Sequence, num_tokens: int) -> Delta:
@@ -246,3 +249,16 @@ class Engine:
             sequence = self._sequences[request_id]
             assert view.kv_len <= len(sequence) - 1, "the anchor must not be cached"
             assert len(view.blocks) * view.allocator.block_size >= view.kv_len
+
+
+def _round(sequence: Sequence, draft: RowProposal, done: RowOutcome) -> Round:
+    return Round(
+        request_id=sequence.id,
+        num_output=sequence.num_output - len(done.committed),
+        drafted=done.drafted,
+        verified=done.verified,
+        accepted=done.accepted,
+        delivered=len(done.committed),
+        confidence=draft.confidence,
+        sources=draft.sources,
+    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Finish, Origin, TokenLogprobs
+from outrider.core.rounds import Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,14 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One engine tick over a batch. `num_tokens` are the rows of the target's forward."""
+    """One engine tick over a batch. `num_tokens` are the rows of the target's forward.
+
+    `rounds` has one entry per judged row that yielded a token.
+    """
 
     num_requests: int = 0
     num_tokens: int = 0
     num_preemptions: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
     deltas: tuple[Delta, ...] = ()
+    rounds: tuple[Round, ...] = ()

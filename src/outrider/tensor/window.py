@@ -20,12 +20,14 @@ class RowProposal:
 
     `probs[i]` is exactly the distribution token i was drawn from, None where the token was not
     drawn at all (a point mass). `confidence[i]` estimates the chance that token i is accepted given
-    that everything before it was.
+    that everything before it was. `sources[i]` names the drafter that token i came from, where
+    several work together.
     """
 
     tokens: tuple[int, ...] = ()
     probs: Tensor | None = None
     confidence: tuple[float, ...] | None = None
+    sources: tuple[str, ...] | None = None
 
     def first(self, length: int) -> "RowProposal":
         """Keep the first `length` tokens."""
@@ -35,6 +37,7 @@ class RowProposal:
             tokens=self.tokens[:length],
             probs=None if self.probs is None else self.probs[:length],
             confidence=None if self.confidence is None else self.confidence[:length],
+            sources=None if self.sources is None else self.sources[:length],
         )
 
 

@@ -1,0 +1,24 @@
+"""One round of one request as a record: what acceptance by position and by source is made of."""
+
+from dataclasses import dataclass
+
+from outrider.core.ids import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What was drafted for a request in one step and what became of it.
+
+    `num_output` are the output tokens before the round: 0 marks the round that ends the prompt.
+    `confidence` and `sources` have one entry per verified token, or are None where the drafter
+    gives none; a source is the name of the drafter the token came from.
+    """
+
+    request_id: RequestId
+    num_output: int
+    drafted: int
+    verified: int
+    accepted: int
+    delivered: int
+    confidence: tuple[float, ...] | None = None
+    sources: tuple[str, ...] | None = None
