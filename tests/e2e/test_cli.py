@@ -182,6 +182,23 @@ def test_certify_fails_on_a_broken_engine(
     assert "tokens differ" in out
 
 
+def test_eval_gives_one_json_with_the_length_first(tiny: str, prompts: str, invoke: Invoke) -> None:
+    """Catches a draft length other than 7 by default, and an option that does not get through."""
+    argv = ["eval", "--prompts", prompts, *model(tiny), "--max-tokens", "16"]
+    code, out, _ = invoke(*argv, "--temperature", "0", "0.8", "--json")
+    assert code == 0
+    record = last_json(out)
+    assert next(iter(record)) == "mean_accept_length"
+    assert record["speculative_config"]["num_speculative_tokens"] == 7
+    assert [run["temperature"] for run in record["runs"]] == [0.0, 0.8]
+    assert record["runs"][0]["domains"]["words"]["num_prompts"] == 3
+    assert "temperature 0.8, drafts of up to 7" in out
+    _, out, _ = invoke(*argv, "--draft", "ngram", "--draft-len", "2", "--limit", "1", "--json")
+    record = last_json(out)
+    assert len(record["conditional_accept_rates"]) <= 2
+    assert len(record["runs"][0]["prompts"]) == 1
+
+
 def test_bench_pairs_plain_and_speculative(tiny: str, prompts: str, invoke: Invoke) -> None:
     """Catches field names that vLLM's tools would not find."""
     code, out, _ = invoke(
@@ -294,6 +311,8 @@ def test_models_and_info_list_what_there_is(
             ["certify", "--prompts", ".", "--verify-rule", "rejection", "--temperature", "1"],
             "add 0 to --temperature",
         ),
+        (["eval", "--prompts", "none.jsonl"], "no prompt file"),
+        (["eval", "--prompts", ".", "--draft", "off"], "nothing to evaluate"),
         (["bench", "run", "--prompts", "none.jsonl"], "no prompt file"),
         (["pull", "nothing"], "unknown built-in model 'nothing'"),
         (["info", "nothing"], "unknown model 'nothing'"),

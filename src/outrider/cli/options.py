@@ -79,8 +79,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_speculation_options(parser: argparse.ArgumentParser) -> None:
-    """Add who drafts and how drafts are judged."""
+def add_speculation_options(parser: argparse.ArgumentParser, *, has_policy: bool = True) -> None:
+    """Add who drafts and how drafts are judged; and how many, unless the command says so."""
     group = parser.add_argument_group("speculation")
     group.add_argument(
         "--draft",
@@ -99,6 +99,8 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help="matching (same tokens as plain) or rejection (same distribution)",
     )
+    if not has_policy:
+        return
     group.add_argument(
         "--length-policy",
         choices=LENGTH_POLICIES,
