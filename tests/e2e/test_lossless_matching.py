@@ -14,6 +14,8 @@ from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.drafters.draft_model import DraftModelDrafter
 from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.ngram_table import NgramTableDrafter
+from outrider.drafters.ngram_table_file import NgramTable
 from outrider.drafters.shared_suffix_index import SharedSuffixIndex
 from outrider.drafters.suffix import SuffixDrafter
 from outrider.engine.engine import Engine
@@ -31,6 +33,7 @@ from outrider.testing.scripted import (
 )
 from outrider.testing.tiny import tiny_decoder, tiny_spec
 from tests import oracle
+from tests.tables import table_of_texts
 from tests.unchecked import unchecked
 
 VOCAB = 12
@@ -111,10 +114,18 @@ def draft_model() -> Drafter:
     )
 
 
+@cache
+def ngram_table() -> NgramTable:
+    """Counted on what the target says, so that drafts hold now and then."""
+    texts = [[*each.prompt, *expected()[each.id]] for each in REQUESTS[::2]]
+    return table_of_texts(texts, vocab_size=VOCAB)
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "ngram": lambda: NgramDrafter(4, min_len=1, max_len=3),
     "suffix": lambda: SuffixDrafter(5, min_survival=0.0, shared=None),
     "shared-suffix": lambda: SuffixDrafter(5, min_survival=0.1, shared=SharedSuffixIndex(64)),
+    "ngram-table": lambda: NgramTableDrafter(ngram_table(), 4, min_survival=0.0),
     "draft-model": draft_model,
     "random": lambda: random_drafter(4, VOCAB, seed=3),
     "oracle": lambda: told_drafter(4, expected(), VOCAB),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.core.acceptance import Acceptance, total
+from outrider.core.acceptance import Acceptance, SourceCounts, total
 
 Round = tuple[int, int, int, int]  # drafted, verified, accepted, delivered
 
@@ -29,6 +29,35 @@ def counted(history: list[Round]) -> Acceptance:
             drafted=drafted, verified=verified, accepted=accepted, delivered=delivered
         )
     return acceptance
+
+
+@given(st.lists(st.tuples(st.lists(st.sampled_from("ab")), st.integers(0, 5)), max_size=8))
+def test_sources_are_counted_by_what_happened_to_their_tokens(
+    history: list[tuple[list[str], int]],
+) -> None:
+    """Catches the token behind the rejected one counted as reached, and a sum that shares state."""
+    parts = []
+    expected = {name: [0, 0, 0] for name in "ab"}
+    for sources, wanted in history:
+        accepted = min(wanted, len(sources))
+        part = Acceptance()
+        part.record(
+            drafted=len(sources),
+            verified=len(sources),
+            accepted=accepted,
+            delivered=accepted + 1,
+            sources=sources,
+        )
+        parts.append(part)
+        for position, name in enumerate(sources):
+            for place, holds in enumerate((True, position <= accepted, position < accepted)):
+                expected[name][place] += holds
+    for _ in range(2):
+        added = total(parts).by_source
+        for name, counts in expected.items():
+            found = added.get(name, SourceCounts())
+            assert [found.verified, found.reached, found.accepted] == counts
+            assert same(found.accept_rate, ratio(counts[2], counts[1]))
 
 
 def same(one: float, other: float) -> bool:

@@ -31,6 +31,15 @@ def acceptance_record(counts: Acceptance) -> dict[str, Any]:
         "acceptance_rate": finite(counts.acceptance_rate),
         "conditional_accept_rates": [finite(rate) for rate in counts.conditional_accept_rates],
         "marginal_accept_rates": [finite(rate) for rate in counts.marginal_accept_rates],
+        "sources": {
+            name: {
+                "verified": of.verified,
+                "reached": of.reached,
+                "accepted": of.accepted,
+                "accept_rate": finite(of.accept_rate),
+            }
+            for name, of in sorted(counts.by_source.items())
+        },
     }
 
 

@@ -28,6 +28,7 @@ class Answer:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
+    sources: list[str | None] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
 
@@ -36,6 +37,7 @@ class Answer:
         self.text += chunk.text
         self.tokens += chunk.token_ids
         self.origins += chunk.origins
+        self.sources += chunk.sources
         self.logprobs += chunk.logprobs
         self.finish_reason = chunk.finish_reason
 
@@ -45,6 +47,7 @@ class Answer:
             "text": self.text,
             "token_ids": self.tokens,
             "origins": [origin.value for origin in self.origins],
+            "sources": self.sources,
             "finish_reason": self.finish_reason,
             "logprobs": [
                 {

@@ -1,6 +1,7 @@
 """Loading a model with a line to look at, after everything that can be refused at once was."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import Console
@@ -27,15 +28,22 @@ def load(
 
 
 def require_drafter(speculative: SpeculativeConfig | None) -> None:
-    """Refuse an unknown method or a missing draft model before weights are read.
+    """Refuse an unknown method, a missing draft model or a bad table before weights are read.
 
     Raises:
         ConfigError: There is no such method.
-        ModelNotFound: There is no such draft model.
+        ModelError: There is no such draft model or table, or the table is damaged.
     """
+    from outrider.drafters import ngram_table
     from outrider.drafters.catalogue import drafter_factory
+    from outrider.drafters.ngram_table_file import NgramTable
 
-    if speculative is not None:
-        drafter_factory(speculative.method)
-        if speculative.model is not None:
-            hub.resolve(speculative.model)
+    if speculative is None:
+        return
+    drafter_factory(speculative.method)
+    if speculative.model is None:
+        return
+    if speculative.method == ngram_table.NAME:
+        NgramTable.open(Path(speculative.model).expanduser())
+    else:
+        hub.resolve(speculative.model)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import outrider
-from outrider.cli import bench, certify, chat, evaluate, generate, models
+from outrider.cli import bench, certify, chat, evaluate, generate, models, train
 from outrider.cli.parsing import BAD_USAGE, CommandParser
 from outrider.errors import OutriderError
 
@@ -19,6 +19,7 @@ BROKEN_PIPE = 141
 
 COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
 PROOFS = (certify.add, evaluate.add, bench.add)
+MAKING = (train.add,)
 
 
 def build_parser() -> CommandParser:
@@ -28,7 +29,7 @@ def build_parser() -> CommandParser:
     commands = parser.add_subparsers(
         metavar="COMMAND", dest="command", required=True, parser_class=CommandParser
     )
-    for add in (*COMMANDS, *PROOFS):
+    for add in (*COMMANDS, *PROOFS, *MAKING):
         add(commands)
     return parser
 

@@ -85,9 +85,9 @@ def add_speculation_options(parser: argparse.ArgumentParser, *, has_policy: bool
     group.add_argument(
         "--draft",
         metavar="METHOD",
-        help=f"ngram, suffix, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})",
+        help=f"ngram, suffix, ngram-table, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})",
     )
-    group.add_argument("--draft-model", metavar="MODEL", help="checkpoint of the drafter")
+    group.add_argument("--draft-model", metavar="MODEL", help="checkpoint or table of the drafter")
     group.add_argument(
         "--draft-len", type=integer(1), metavar="N", help="longest draft (default: the method's)"
     )

@@ -32,6 +32,8 @@ class Sequence:
     num_cached_prompt: int = 0
     text: str = ""
     origins: list[Origin] = field(default_factory=list)
+    sources: list[str | None] = field(default_factory=list)
+    """Per delivered token the drafter it came from; None for the target's own."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)
     finish: Finish | None = None

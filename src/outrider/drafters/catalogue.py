@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from outrider.drafters import draft_model, ngram, suffix
+from outrider.drafters import draft_model, ngram, ngram_table, suffix
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.errors import ConfigError, unknown_name
 
@@ -14,6 +14,7 @@ DRAFTERS: Final[Mapping[str, DrafterFactory]] = MappingProxyType(
     {
         "ngram": ngram.build,
         "suffix": suffix.build,
+        "ngram-table": ngram_table.build,
         "draft-model": draft_model.build,
     }
 )

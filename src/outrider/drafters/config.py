@@ -12,11 +12,13 @@ class SpeculativeConfig:
     """Which drafter runs and how; the keys follow vLLM's `--speculative-config`."""
 
     method: str
-    """A drafter from the catalogue: ngram, suffix, draft-model."""
+    """A drafter from the catalogue: ngram, suffix, ngram-table, draft-model."""
     model: str | None = None
-    """Checkpoint of the drafter, for methods that need one."""
+    """Checkpoint or table of the drafter, for methods that need one."""
     num_speculative_tokens: int | None = None
     """Longest draft; None takes the method's own default."""
+    min_survival: float = 0.1
+    """ngram-table: a draft ends where its estimated survival falls below this."""
     prompt_lookup_min: int = 1
     """ngram: shortest suffix that counts as a match."""
     prompt_lookup_max: int = 4
@@ -40,11 +42,9 @@ class SpeculativeConfig:
                 f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max is "
                 f"{self.prompt_lookup_max}, but 1 <= min <= max must hold"
             )
-        if not 0 <= self.suffix_decoding_min_token_prob <= 1:
-            raise ConfigError(
-                f"suffix_decoding_min_token_prob is {self.suffix_decoding_min_token_prob}, "
-                "but it is a probability"
-            )
+        for name in ("min_survival", "suffix_decoding_min_token_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but it is a probability")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -76,6 +76,7 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("method", (str,), "a string"),
     ("model", (str, type(None)), "a string"),
     ("num_speculative_tokens", (int, type(None)), "an integer"),
+    ("min_survival", (int, float), "a number"),
     ("prompt_lookup_min", (int,), "an integer"),
     ("prompt_lookup_max", (int,), "an integer"),
     ("suffix_decoding_max_cached_tokens", (int,), "an integer"),

@@ -21,6 +21,7 @@ from outrider.tensor.shapes import Logits
 from outrider.tensor.span import Span
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
+NAME = "draft-model"
 DEFAULT_DRAFT_LEN = 3
 CATCH_UP_CHUNK = 512
 
@@ -62,7 +63,7 @@ class _Draft:
     def proposal(self) -> RowProposal:
         """Hand over what was drawn, with the distributions if it was drawn from any."""
         probs = torch.stack(self.probs) if self.probs else None
-        return RowProposal(tuple(self.tokens), probs)
+        return RowProposal(tuple(self.tokens), probs, sources=(NAME,) * len(self.tokens))
 
 
 class DraftModelDrafter:

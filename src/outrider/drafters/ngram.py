@@ -9,6 +9,7 @@ from outrider.drafters.ngram_index import NgramIndex
 from outrider.tensor.batch import Batch
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
+NAME = "ngram"
 DEFAULT_DRAFT_LEN = 5
 
 
@@ -44,7 +45,8 @@ class NgramDrafter:
         if index is None:
             index = self._indices[sequence.id] = NgramIndex(*self._lens)
         index.extend(sequence.tokens[len(index) :])
-        return RowProposal(index.continuation(max_tokens).tokens)
+        tokens = index.continuation(max_tokens).tokens
+        return RowProposal(tokens, sources=(NAME,) * len(tokens))
 
 
 def build(setting: DrafterSetting) -> NgramDrafter:

@@ -15,6 +15,7 @@ from outrider.drafters.suffix_automaton import ScoredMatch, SuffixAutomaton
 from outrider.tensor.batch import Batch
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
+NAME = "suffix"
 DEFAULT_DRAFT_LEN = 12
 MIN_MATCH_LEN = 1
 
@@ -76,7 +77,8 @@ class SuffixDrafter:
         if state.cursor is not None:
             other = self._continuation(state.cursor, max_tokens)
             match = max(match, other, key=_expected_tokens)
-        return RowProposal(match.tokens, confidence=match.confidence)
+        sources = (NAME,) * len(match.tokens)
+        return RowProposal(match.tokens, confidence=match.confidence, sources=sources)
 
     def _continuation(self, source: SuffixAutomaton | SuffixCursor, max_tokens: int) -> ScoredMatch:
         return source.continuation(

@@ -61,14 +61,17 @@ def _commit_row(
     row: BatchRow = window.batch.rows[index]
     sequence = row.sequence
     drafts = window.drafts[index].tokens
+    sources = window.drafts[index].sources or (None,) * len(drafts)
     before = len(sequence)
     if verdict.failure is not None:
         sequence.finish = Finish(FinishReason.ERROR, verdict.failure)
     else:
-        run = [(token, Origin.ACCEPTED) for token in drafts[: verdict.accepted]]
-        for token, origin in [*run, (verdict.added, verdict.origin)]:
+        kept = zip(drafts[: verdict.accepted], sources, strict=False)
+        run = [(token, Origin.ACCEPTED, source) for token, source in kept]
+        for token, origin, source in [*run, (verdict.added, verdict.origin, None)]:
             sequence.tokens.append(token)
             sequence.origins.append(origin)
+            sequence.sources.append(source)
             sequence.finish = _finish_after(sequence, token, stream, rules)
             if sequence.finish is not None:
                 break
@@ -77,6 +80,7 @@ def _commit_row(
             verified=len(drafts),
             accepted=verdict.accepted,
             delivered=len(sequence) - before,
+            sources=window.drafts[index].sources,
         )
         sequence.num_rounds += 1
     if stream is not None:

@@ -168,6 +168,7 @@ class Engine:
                     verified=done.verified,
                     accepted=done.accepted,
                     delivered=len(done.committed),
+                    sources=draft.sources,
                 )
             if done.committed or done.is_finished:
                 deltas.append(self._delta(sequence, len(done.committed)))
@@ -198,6 +199,7 @@ class Engine:
             tokens=tuple(sequence.tokens[first:]),
             text=text,
             origins=tuple(sequence.origins[len(sequence.origins) - num_tokens :]),
+            sources=tuple(sequence.sources[len(sequence.sources) - num_tokens :]),
             logprobs=tuple(sequence.logprobs[-num_tokens:]) if wants_logprobs else (),
             finish=sequence.finish,
         )

@@ -35,6 +35,8 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     origins: list[Origin]
+    sources: list[str | None]
+    """Per token the drafter it came from; None for the target's own."""
     logprobs: list[TokenLogprobs] | None
     finish_reason: str | None
     stop_reason: int | str | None
@@ -62,6 +64,7 @@ class StreamChunk:
     text: str
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
+    sources: tuple[str | None, ...]
     logprobs: tuple[TokenLogprobs, ...]
     finish_reason: str | None
 
@@ -348,6 +351,7 @@ def _chunk(request: Request, delta: Delta) -> StreamChunk:
         delta.text,
         delta.tokens,
         delta.origins,
+        delta.sources,
         delta.logprobs,
         _reasons(delta.finish)[0],
     )
@@ -361,6 +365,7 @@ def _completion(one: _Running) -> CompletionOutput:
         text=sequence.text,
         token_ids=list(sequence.output),
         origins=list(sequence.origins),
+        sources=list(sequence.sources),
         logprobs=list(sequence.logprobs) if sequence.params.logprobs is not None else None,
         finish_reason=finish_reason,
         stop_reason=stop_reason,

@@ -16,6 +16,7 @@ class Delta:
     tokens: tuple[int, ...]
     text: str
     origins: tuple[Origin, ...]
+    sources: tuple[str | None, ...]
     logprobs: tuple[TokenLogprobs, ...]
     finish: Finish | None
 

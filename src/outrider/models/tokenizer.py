@@ -1,5 +1,7 @@
 """Text to token ids and back, the same for Hugging Face directories and GGUF files."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -155,6 +157,11 @@ class Tokenizer:
     def table(self) -> tuple[str, ...]:
         """Spelling of every id, for comparing the vocabularies of two checkpoints."""
         return self._table
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the spellings of all ids: equal where every id means the same."""
+        return hashlib.sha256(json.dumps(self._table).encode()).hexdigest()
 
     @cached_property
     def _table(self) -> tuple[str, ...]:

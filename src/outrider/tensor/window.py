@@ -20,8 +20,7 @@ class RowProposal:
 
     `probs[i]` is exactly the distribution token i was drawn from, None where the token was not
     drawn at all (a point mass). `confidence[i]` estimates the chance that token i is accepted given
-    that everything before it was. `sources[i]` names the drafter that token i came from, where
-    several work together.
+    that everything before it was. `sources[i]` names the drafter that token i came from.
     """
 
     tokens: tuple[int, ...] = ()

@@ -15,6 +15,8 @@ from outrider.errors import ConfigError
         ({"method": "ngram", "num_speculative_tokens": "5"}, "is '5', not an integer"),
         ({"method": "ngram", "num_speculative_tokens": True}, "is True, not an integer"),
         ({"method": "suffix", "suffix_decoding_min_token_prob": "high"}, "not a number"),
+        ({"method": "ngram-table", "min_survival": 1.5}, "it is a probability"),
+        ({"method": "ngram-table", "min_survival": None}, "not a number"),
         ({"method": "draft-model", "model": 1}, "not a string"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "must be 1 or more"),
         ({"method": "ngram", "prompt_lookup_min": 5}, "1 <= min <= max"),

@@ -33,6 +33,7 @@ def test_rounds_add_up_to_the_counters(tmp_path: Path, concurrency: int) -> None
                 verified=each.verified,
                 accepted=each.accepted,
                 delivered=each.delivered,
+                sources=each.sources,
             )
         assert again == one.acceptance
         assert again.verified > 0

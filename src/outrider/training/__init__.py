@@ -1,0 +1,1 @@
+"""Data, objectives and loops that make drafters out of a target."""
