@@ -16,7 +16,8 @@ from outrider.cli.options import engine_options, sampling_params, speculative_co
 from outrider.cli.paint import TokenPainter
 from outrider.core.outcome import Origin, TokenLogprobs
 from outrider.core.request import SamplingParams
-from outrider.engine.llm import LLM, StreamChunk
+from outrider.engine.llm import LLM
+from outrider.engine.output import StreamChunk
 
 INTERRUPTED = 130
 

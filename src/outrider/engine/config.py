@@ -53,6 +53,9 @@ class EngineConfig:
     """Most tokens in a step; longer prompts are read in chunks."""
     prefix_caching: bool = True
     """Share KV blocks between requests that begin alike."""
+    feature_taps: tuple[int, ...] = ()
+    """Layers whose outputs come with each completion as `features`: 0-based decoder layers, -1 the
+    embedding. Needs `prefix_caching` off, because positions found in the cache are not computed."""
     seed: int = 0
     """Seeds the requests that have no seed of their own."""
     is_checked: bool = field(default=False)

@@ -17,6 +17,7 @@ from outrider.core.sequence import Sequence
 from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules, commit
 from outrider.engine.detokenize import TextDecoder, TextStream
+from outrider.engine.features import FeatureRecorder
 from outrider.engine.report import Delta, StepReport
 from outrider.errors import CapacityError, ConfigError, RequestRejected
 from outrider.kvcache.blocks import BlockAllocator
@@ -25,7 +26,8 @@ from outrider.schedule.admission import Admission, Limits
 from outrider.schedule.lengths import BatchShape, LengthPolicy
 from outrider.target.base import Target
 from outrider.tensor.batch import Batch
-from outrider.tensor.window import Proposal, RowProposal, VerifyWindow
+from outrider.tensor.shapes import Hidden
+from outrider.tensor.window import Proposal, RowProposal, Taps, VerifyWindow
 from outrider.verify.verifier import RuleVerifier
 
 
@@ -41,6 +43,7 @@ class EngineParts:
     limits: Limits
     rules: StopRules
     decoder: TextDecoder | None = None
+    recorder: FeatureRecorder | None = None
     is_checked: bool = False
 
 
@@ -60,6 +63,18 @@ def _refuse_lossy(parts: EngineParts) -> None:
         raise ConfigError(ANTICIPATING)
 
 
+def _taps(parts: EngineParts) -> Taps:
+    """Which features the target gives: the drafter's or the recorder's, who must agree."""
+    wanted = {each.taps for each in (parts.drafter, parts.recorder) if each is not None}
+    wanted.discard(())
+    if len(wanted) > 1:
+        raise ConfigError(
+            f"the drafter reads layers {parts.drafter and parts.drafter.taps}, feature_taps are "
+            f"{parts.recorder and parts.recorder.taps}; name the same layers, or do not draft"
+        )
+    return wanted.pop() if wanted else ()
+
+
 class Engine:
     """Serves requests step by step."""
 
@@ -73,7 +88,8 @@ class Engine:
         _refuse_lossy(parts)
         self._parts = parts
         self._target, self._drafter = parts.target, parts.drafter
-        self._taps = parts.drafter.taps if parts.drafter is not None else ()
+        self._recorder = parts.recorder
+        self._taps = _taps(parts)
         self._admission = Admission(parts.allocator, parts.limits, self._draft_len_of)
         self._streams: dict[RequestId, TextStream] = {}
         self._sequences: dict[RequestId, Sequence] = {}
@@ -135,6 +151,8 @@ class Engine:
         )
         if self._drafter is not None:
             self._drafter.observe(outcome, scores)
+        if self._recorder is not None:
+            self._recorder.observe(batch, outcome, scores)
         return self._deliver(window, outcome)
 
     def _propose(self, batch: Batch) -> Proposal:
@@ -202,7 +220,13 @@ class Engine:
             sources=tuple(sequence.sources[len(sequence.sources) - num_tokens :]),
             logprobs=tuple(sequence.logprobs[-num_tokens:]) if wants_logprobs else (),
             finish=sequence.finish,
+            features=self._features(sequence),
         )
+
+    def _features(self, sequence: Sequence) -> Hidden | None:
+        if self._recorder is None or sequence.finish is None:
+            return None
+        return self._recorder.take(sequence.id)
 
     def _drop(self, sequence: Sequence) -> None:
         self._admission.remove(sequence)
@@ -210,6 +234,8 @@ class Engine:
         self._streams.pop(sequence.id, None)
         if self._drafter is not None:
             self._drafter.forget(sequence.id)
+        if self._recorder is not None:
+            self._recorder.take(sequence.id)
 
     def _refuse_impossible(self, request: Request) -> None:
         spec, limits = self._target.spec, self._parts.limits

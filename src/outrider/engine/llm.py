@@ -1,19 +1,19 @@
 """LLM: prompts in, texts out. The offline face of the engine."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from outrider.core.acceptance import Acceptance
 from outrider.core.ids import BlockId, RequestId
-from outrider.core.outcome import Finish, FinishReason, Origin, TokenLogprobs
+from outrider.core.outcome import Finish, FinishReason
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
 from outrider.engine.engine import Engine
+from outrider.engine.output import CompletionOutput, RequestOutput, StreamChunk
 from outrider.engine.prompt import Prompt, as_list
 from outrider.engine.report import Delta
 from outrider.engine.resolve import EnginePlan, build, resolve
@@ -21,52 +21,10 @@ from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown
 from outrider.models.spec import ModelSpec
 from outrider.models.tokenizer import Tokenizer
 from outrider.sampling.noise import Purpose, mix
-from outrider.tensor.shapes import Logits
+from outrider.tensor.shapes import Hidden, Logits
 from outrider.tensor.span import Span
 
 _OF_THE_WEIGHTS = ("backend", "weights", "dtype", "device", "threads")
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One continuation. Times are seconds on the monotonic clock."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    origins: list[Origin]
-    sources: list[str | None]
-    """Per token the drafter it came from; None for the target's own."""
-    logprobs: list[TokenLogprobs] | None
-    finish_reason: str | None
-    stop_reason: int | str | None
-    acceptance: Acceptance
-    num_cached_tokens: int
-    arrival_time: float
-    first_token_time: float
-    finish_time: float
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """A prompt and its continuations, in the order of their index."""
-
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamChunk:
-    """What one continuation gained in one step."""
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    origins: tuple[Origin, ...]
-    sources: tuple[str | None, ...]
-    logprobs: tuple[TokenLogprobs, ...]
-    finish_reason: str | None
 
 
 @dataclass(slots=True)
@@ -83,6 +41,7 @@ class _Running:
     first_token: float = field(default=0.0)
     finish: float = field(default=0.0)
     inbox: list[Delta] = field(default_factory=list)
+    features: Hidden | None = None
 
     def see(self, delta: Delta, now: float) -> None:
         self.inbox.append(delta)
@@ -90,6 +49,7 @@ class _Running:
             self.first_token = now
         if delta.finish is not None:
             self.finish = now
+            self.features = delta.features
 
 
 class LLM:
@@ -212,6 +172,39 @@ class LLM:
             yield request.group, _chunk(request, delta)
         self._raise_failures(running)
 
+    def generate_from(
+        self, source: Callable[[], tuple[Prompt, SamplingParams] | None]
+    ) -> Generator[tuple[int, RequestOutput], None, None]:
+        """Pull requests from `source` as there is room; yield (number, output) as each ends.
+
+        Requests are numbered from 0 as they are pulled. `source` gives None when it has none just
+        now; it is asked again after every step, so an output may lead to the next prompt.
+        Closing the iterator early aborts what is left.
+
+        Raises:
+            RequestRejected: A prompt or an option cannot be served.
+            RequestFailed: A request failed while running.
+        """
+        pulled: dict[int, dict[RequestId, _Running]] = {}
+        number = 0
+        try:
+            while True:
+                while len(pulled) < 2 * self.config.max_num_seqs and (one := source()) is not None:
+                    pulled[number] = self._submit([one[0]], one[1])
+                    self._running |= pulled[number]
+                    number += 1
+                if not pulled:
+                    return
+                self._step()
+                ended = [n for n, own in pulled.items() if _has_ended(own)]
+                for n in ended:
+                    own = pulled.pop(n)
+                    self._abort(own)
+                    yield n, self._outputs(own)[0]
+        finally:
+            for own in pulled.values():
+                self._abort(own)
+
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -287,7 +280,7 @@ class LLM:
                 # Another call may have stepped the engine while this one was suspended above.
                 if any(one.inbox for one in running.values()):
                     continue
-                if all(one.sequence.is_finished for one in running.values()):
+                if _has_ended(running):
                     return
                 self._step()
         finally:
@@ -336,6 +329,10 @@ def _speculative(config: SpeculativeConfig | Mapping[str, Any] | None) -> Specul
     )
 
 
+def _has_ended(running: Mapping[RequestId, _Running]) -> bool:
+    return all(one.sequence.is_finished for one in running.values())
+
+
 def continuation_seed(seed: int, index: int = 0) -> int:
     """Give the seed of the noise of continuation `index` of a request with this `seed`."""
     return mix(Purpose.SEED, seed, index)
@@ -374,4 +371,5 @@ def _completion(one: _Running) -> CompletionOutput:
         arrival_time=one.arrival,
         first_token_time=one.first_token,
         finish_time=one.finish,
+        features=one.features,
     )

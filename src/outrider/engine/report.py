@@ -6,6 +6,7 @@ from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Finish, Origin, TokenLogprobs
 from outrider.core.rounds import Round
+from outrider.tensor.shapes import Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Delta:
     sources: tuple[str | None, ...]
     logprobs: tuple[TokenLogprobs, ...]
     finish: Finish | None
+    features: Hidden | None = None
+    """With the last delta of a request whose engine records features; see engine/features.py."""
 
 
 @dataclass(frozen=True, slots=True)

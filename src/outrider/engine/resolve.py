@@ -13,6 +13,7 @@ from outrider.engine.backend import Backend, LoadedModel, ScoringTarget, TorchBa
 from outrider.engine.commit import StopRules
 from outrider.engine.config import DEFAULT_WEIGHTS, EngineConfig
 from outrider.engine.engine import Engine, EngineParts
+from outrider.engine.features import FeatureRecorder
 from outrider.errors import ConfigError
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
@@ -64,6 +65,7 @@ def resolve(
         wanted = min(full_load, LARGEST_DEFAULT_CACHE)
         context = min(context, wanted)
     num_blocks = -(-wanted // config.block_size)
+    _check_taps(config, spec.num_layers)
     return EnginePlan(
         config=config,
         checkpoint=checkpoint,
@@ -88,9 +90,24 @@ def build(plan: EnginePlan, model: LoadedModel) -> Engine:
             limits=Limits(config.max_num_seqs, config.max_num_batched_tokens, plan.max_context_len),
             rules=StopRules(spec.stop_token_ids, plan.max_context_len),
             decoder=plan.checkpoint.tokenizer,
+            recorder=FeatureRecorder(config.feature_taps) if config.feature_taps else None,
             is_checked=config.is_checked,
         )
     )
+
+
+def _check_taps(config: EngineConfig, num_layers: int) -> None:
+    if config.feature_taps and config.prefix_caching:
+        raise ConfigError(
+            "feature_taps wants every position computed, but prefix_caching skips those found in "
+            "the cache; add prefix_caching=False"
+        )
+    for tap in config.feature_taps:
+        if not -1 <= tap < num_layers:
+            raise ConfigError(
+                f"tap {tap} is no layer of {config.model}: it has {num_layers}, numbered from 0 "
+                f"to {num_layers - 1}; -1 is the embedding"
+            )
 
 
 def _load(plan: EnginePlan, checkpoint: Checkpoint) -> ScoringTarget:
