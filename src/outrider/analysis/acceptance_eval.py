@@ -28,7 +28,6 @@ from outrider.core.rounds import Round
 from outrider.engine.llm import LLM
 
 OnProgress = Callable[[str, int, int], None]
-UNNAMED_SOURCE = "drafter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +46,16 @@ class EvalSetting:
 
 
 @dataclass(slots=True)
-class SourceCounts:
-    """Draft tokens of one source, and the rounds whose draft began with it."""
+class LedRounds:
+    """Rounds whose draft began with a token of one source, and what they accepted of any."""
 
-    verified: int = 0
-    accepted: int = 0
     rounds: int = 0
-    accepted_in_rounds: int = 0
+    accepted: int = 0
 
-    def record(self) -> dict[str, Any]:
-        """Give the counts and rates for JSON."""
-        rate = self.accepted / self.verified if self.verified else None
-        length = 1 + self.accepted_in_rounds / self.rounds if self.rounds else None
-        return {
-            "verified": self.verified,
-            "accepted": self.accepted,
-            "acceptance_rate": rate,
-            "rounds": self.rounds,
-            "mean_accept_length": length,
-        }
+    @property
+    def acceptance_length(self) -> float:
+        """Mean tokens of these rounds, the target's own included."""
+        return 1 + self.accepted / self.rounds
 
 
 @dataclass(slots=True)
@@ -78,7 +68,7 @@ class PromptTally:
     is_looping: bool
     counts: Acceptance = field(default_factory=Acceptance)
     histogram: Counter[int] = field(default_factory=Counter)
-    sources: dict[str, SourceCounts] = field(default_factory=dict)
+    led: dict[str, LedRounds] = field(default_factory=dict)
     confidence_at: list[float] = field(default_factory=list)
     confident_at: list[int] = field(default_factory=list)
 
@@ -89,16 +79,13 @@ class PromptTally:
             verified=one.verified,
             accepted=one.accepted,
             delivered=one.delivered,
+            sources=one.sources,
         )
         self.histogram[one.accepted] += 1
-        names = one.sources or (UNNAMED_SOURCE,) * one.verified
-        for position, name in enumerate(names):
-            source = self.sources.setdefault(name, SourceCounts())
-            source.verified += 1
-            source.accepted += position < one.accepted
-        if names:
-            self.sources[names[0]].rounds += 1
-            self.sources[names[0]].accepted_in_rounds += one.accepted
+        if one.sources:
+            led = self.led.setdefault(one.sources[0], LedRounds())
+            led.rounds += 1
+            led.accepted += one.accepted
         for position, confidence in enumerate((one.confidence or ())[: one.accepted + 1]):
             if position == len(self.confidence_at):
                 self.confidence_at.append(0.0)
@@ -168,16 +155,14 @@ class EvalRun:
         return None if found is None else (1 + found[0], 1 + found[1])
 
     @property
-    def sources(self) -> dict[str, SourceCounts]:
-        """Counters by source over all prompts."""
-        result: dict[str, SourceCounts] = {}
+    def led(self) -> dict[str, LedRounds]:
+        """Rounds by the source that began their draft, over all prompts."""
+        result: dict[str, LedRounds] = {}
         for prompt in self.prompts:
-            for name, own in prompt.sources.items():
-                mine = result.setdefault(name, SourceCounts())
-                mine.verified += own.verified
-                mine.accepted += own.accepted
+            for name, own in prompt.led.items():
+                mine = result.setdefault(name, LedRounds())
                 mine.rounds += own.rounds
-                mine.accepted_in_rounds += own.accepted_in_rounds
+                mine.accepted += own.accepted
         return result
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from outrider.analysis.acceptance_eval import EvalReport, EvalRun, PromptTally
 from outrider.analysis.numbers import acceptance_record, finite
 from outrider.analysis.tables import table
+from outrider.core.acceptance import Acceptance
 
 CONVENTIONS = {
     "mean_accept_length": "tokens per round, the target's own token included",
@@ -70,7 +71,20 @@ def _figures(run: EvalRun) -> dict[str, Any]:
         "marginal_accept_rate_intervals": _rate_intervals(run, "verified_at"),
         "mean_confidences": _mean_confidences(run.prompts),
         "acceptance_length_histogram": _histogram(run.prompts),
-        "sources": {name: source.record() for name, source in run.sources.items()},
+        "sources": _sources(run, counts),
+    }
+
+
+def _sources(run: EvalRun, counts: Acceptance) -> dict[str, dict[str, Any]]:
+    record: dict[str, dict[str, Any]] = acceptance_record(counts)["sources"]
+    led = run.led
+    return {
+        name: {
+            **own,
+            "rounds": led[name].rounds if name in led else 0,
+            "mean_accept_length": led[name].acceptance_length if name in led else None,
+        }
+        for name, own in record.items()
     }
 
 
@@ -129,7 +143,7 @@ def eval_lines(report: EvalReport) -> list[str]:
         title = "greedy" if run.temperature == 0 else f"temperature {run.temperature:g}"
         lines += [f"{title}, drafts of up to {report.setting.draft_len}", *_domain_table(record)]
         lines += ["", *_position_table(record)]
-        if len(record["sources"]) > 1:
+        if record["sources"]:
             lines += ["", *_source_table(record)]
         lines.append("")
     return lines[:-1]
@@ -184,10 +198,10 @@ def _rate(record: dict[str, Any], position: int) -> float | None:
 
 
 def _source_table(record: dict[str, Any]) -> list[str]:
-    rows = [["source", "rounds", "acc. length", "tokens", "accepted", "acc. rate"]]
+    rows = [["source", "rounds", "acc. length", "tokens", "reached", "accepted", "acc. rate"]]
     for name, own in record["sources"].items():
-        counts = [str(own[key]) for key in ("verified", "accepted")]
-        rate = _number(own["acceptance_rate"])
+        counts = [str(own[key]) for key in ("verified", "reached", "accepted")]
+        rate = _number(own["accept_rate"])
         rows.append([name, str(own["rounds"]), _number(own["mean_accept_length"]), *counts, rate])
     return table(rows)
 

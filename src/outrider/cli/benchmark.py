@@ -12,7 +12,7 @@ from outrider.analysis.environment import environment
 from outrider.analysis.prompts import load_prompts
 from outrider.analysis.render import baseline_lines, bench_lines
 from outrider.cli.console import Console
-from outrider.cli.loading import load, require_drafter
+from outrider.cli.loading import load, require_drafter, speculation_record
 from outrider.cli.options import engine_options, seats, speculative_config
 from outrider.drafters.config import SpeculativeConfig
 from outrider.errors import ConfigError
@@ -30,7 +30,6 @@ def run_bench(args: argparse.Namespace) -> int:
         console.print_json(
             {
                 "model": args.model,
-                "speculative_config": None if speculative is None else asdict(speculative),
                 "verify_rule": args.verify_rule,
                 "length_policy": args.length_policy,
                 "setting": asdict(setting),
@@ -67,7 +66,11 @@ def _measure(
     console = Console(no_color=args.no_color)
     options = engine_options(args) | seats(setting.concurrency) | {"prefix_caching": False}
     plain = load(args, console, options, None)
-    computed = {"backend": plain.backend, "precision": plain.precision}
+    computed: dict[str, Any] = {
+        "speculative_config": None,
+        "backend": plain.backend,
+        "precision": plain.precision,
+    }
     started = time.monotonic()
 
     def show(what: str, done: int, total: int) -> None:
@@ -78,6 +81,7 @@ def _measure(
             baseline = bench_baseline(plain, rows, setting, show)
             return baseline_lines(baseline), computed | baseline.record()
         drafting = None if speculative is None else plain.sibling(speculative_config=speculative)
+        computed["speculative_config"] = speculation_record(drafting or plain)
         report = bench(plain, drafting, rows, setting, show)
         return bench_lines(report), computed | report.record()
     finally:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from outrider.analysis.environment import environment
     from outrider.analysis.prompts import load_prompts
     from outrider.analysis.render import certificate_lines
-    from outrider.cli.loading import load, require_drafter
+    from outrider.cli.loading import load, require_drafter, speculation_record
 
     speculative = speculative_config(args)
     if speculative is None:
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         console.print_json(
             {
                 "model": args.model,
-                "speculative_config": asdict(speculative),
+                "speculative_config": speculation_record(drafting),
                 "verify_rule": args.verify_rule,
                 "backend": plain.backend,
                 "tolerance": tolerance_record(plain.precision),

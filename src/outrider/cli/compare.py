@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from outrider.analysis.tables import table
 from outrider.cli.console import DIM, RESET, Console
 from outrider.cli.demo import DEMO_PROMPT, WARM_UP_PROMPT
 from outrider.cli.inputs import prompts_of
-from outrider.cli.loading import load
+from outrider.cli.loading import load, method_of, speculation_record
 from outrider.cli.options import engine_options, sampling_params, speculative_config
 from outrider.cli.paint import TokenPainter
 from outrider.core.acceptance import Acceptance
@@ -85,7 +85,7 @@ def run_compare(args: argparse.Namespace) -> int:
     drafting = load(args, console, options, speculative)
     sides = (
         Side("plain", drafting.sibling()),
-        Side(f"speculative ({speculative.method})", drafting),
+        Side(f"speculative ({method_of(drafting)})", drafting),
     )
     if is_demo:
         console.print(f"{_dim('── prompt', console)}\n{DEMO_PROMPT}\n")
@@ -167,10 +167,9 @@ def _record(
     args: argparse.Namespace, sides: tuple[Side, Side], divergences: list[Divergence] | None
 ) -> dict[str, Any]:
     plain, speculative = sides
-    config = speculative.llm.config.speculative
     return {
         "model": args.model,
-        "speculative_config": None if config is None else asdict(config),
+        "speculative_config": speculation_record(speculative.llm),
         "plain": plain.record(),
         "speculative": speculative.record(),
         "speedup": speculative.speed / plain.speed if plain.speed else None,

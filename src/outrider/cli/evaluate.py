@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from outrider.analysis.acceptance_report import eval_lines, eval_record
     from outrider.analysis.environment import environment
     from outrider.analysis.prompts import load_prompts
-    from outrider.cli.loading import load, require_drafter
+    from outrider.cli.loading import load, require_drafter, speculation_record
 
     speculative = speculative_config(args)
     if speculative is None:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 **eval_record(report),
                 "model": args.model,
-                "speculative_config": asdict(speculative),
+                "speculative_config": speculation_record(llm),
                 "verify_rule": args.verify_rule,
                 "backend": llm.backend,
                 "setting": asdict(setting),

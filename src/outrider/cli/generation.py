@@ -3,7 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from outrider.analysis.closed_loop import encode_prompt
@@ -11,7 +11,7 @@ from outrider.analysis.numbers import acceptance_record, finite
 from outrider.analysis.prompts import PromptRow
 from outrider.cli.console import ACCEPTED_COLOUR, DIM, RESET, Console, stoppable
 from outrider.cli.inputs import prompts_of
-from outrider.cli.loading import load
+from outrider.cli.loading import load, speculation_record
 from outrider.cli.options import engine_options, sampling_params, speculative_config
 from outrider.cli.paint import TokenPainter
 from outrider.core.outcome import Origin, TokenLogprobs
@@ -168,10 +168,9 @@ class Session:
 
     def record(self) -> dict[str, Any]:
         """Give everything as one JSON object."""
-        speculative = self._llm.config.speculative
         num_tokens = sum(len(answer.tokens) for answer in self._answers.values())
         return {
-            "speculative_config": None if speculative is None else asdict(speculative),
+            "speculative_config": speculation_record(self._llm),
             "outputs": [
                 {
                     "id": self._rows[group].id,

@@ -1,6 +1,7 @@
 """Loading a model with a line to look at, after everything that can be refused at once was."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ def load(
         return LLM(args.model, speculative_config=speculative, **engine_options)
 
 
+def method_of(llm: LLM) -> str:
+    """Name the drafter's method; that of the drafter `auto` stands for."""
+    config = llm.config.speculative
+    return "" if config is None else config.method
+
+
+def speculation_record(llm: LLM) -> dict[str, Any] | None:
+    """Say for JSON how `llm` speculates, the drafter that `auto` stands for included."""
+    config = llm.config.speculative
+    return None if config is None else asdict(config)
+
+
 def require_drafter(speculative: SpeculativeConfig | None) -> None:
     """Refuse an unknown method, a missing draft model or a bad table before weights are read.
 
@@ -37,8 +50,11 @@ def require_drafter(speculative: SpeculativeConfig | None) -> None:
     from outrider.drafters import ngram_table
     from outrider.drafters.catalogue import drafter_factory
     from outrider.drafters.ngram_table_file import NgramTable
+    from outrider.drafters.shipped import AUTO
 
     if speculative is None:
+        return
+    if speculative.method == AUTO:
         return
     drafter_factory(speculative.method)
     if speculative.model is None:

@@ -13,10 +13,10 @@ from outrider.engine.config import BACKENDS, DTYPES, WEIGHT_FORMATS, EngineConfi
 from outrider.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m"
-DEFAULT_DRAFT = "suffix"
+DEFAULT_DRAFT = "auto"
 NO_DRAFT = "off"
 LENGTH_POLICIES = ("off", "fixed")
-WITHOUT_MODEL = ("ngram", "suffix")
+WITHOUT_MODEL = ("auto", "ngram", "suffix")
 
 _ENGINE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineConfig)}
 _SAMPLING_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(SamplingParams)}
@@ -85,7 +85,8 @@ def add_speculation_options(parser: argparse.ArgumentParser, *, has_policy: bool
     group.add_argument(
         "--draft",
         metavar="METHOD",
-        help=f"ngram, suffix, ngram-table, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})",
+        help="auto (the drafter shipped for the model, suffix if there is none), ngram, suffix, "
+        f"ngram-table, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})",
     )
     group.add_argument("--draft-model", metavar="MODEL", help="checkpoint or table of the drafter")
     group.add_argument(

@@ -12,7 +12,8 @@ class SpeculativeConfig:
     """Which drafter runs and how; the keys follow vLLM's `--speculative-config`."""
 
     method: str
-    """A drafter from the catalogue: ngram, suffix, ngram-table, draft-model."""
+    """auto (what is shipped for the target, else suffix), or a drafter from the catalogue:
+    ngram, suffix, ngram-table, draft-model."""
     model: str | None = None
     """Checkpoint or table of the drafter, for methods that need one."""
     num_speculative_tokens: int | None = None

@@ -2,13 +2,14 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.drafters.catalogue import drafter_factory
+from outrider.drafters.shipped import without_auto
 from outrider.engine.backend import Backend, LoadedModel, ScoringTarget, TorchBackend
 from outrider.engine.commit import StopRules
 from outrider.engine.config import DEFAULT_WEIGHTS, EngineConfig
@@ -51,6 +52,7 @@ def resolve(
         ConfigError: The config asks for something this machine or checkpoint does not have.
     """
     checkpoint = checkpoint or open_checkpoint(config.model)
+    config = replace(config, speculative=without_auto(config.speculative, checkpoint))
     spec = checkpoint.spec
     _check_device(config.device)
     context = config.max_context_len or spec.max_context_len

@@ -106,11 +106,11 @@ def test_sources_share_the_tokens_and_lead_the_rounds() -> None:
     one = output([(3, 2), (3, 1)], sources=["own", "table", "table"])
     sources = run_record(run_of([one, output([(2, 2)], sources=["table", "own"])]))["sources"]
     assert sources["own"] == {
-        "verified": 3, "accepted": 3, "acceptance_rate": 1.0,
+        "verified": 3, "reached": 3, "accepted": 3, "accept_rate": 1.0,
         "rounds": 2, "mean_accept_length": pytest.approx(1 + 3 / 2),
     }  # fmt: skip
     assert sources["table"] == {
-        "verified": 5, "accepted": 2, "acceptance_rate": 0.4,
+        "verified": 5, "reached": 4, "accepted": 2, "accept_rate": 0.5,
         "rounds": 1, "mean_accept_length": 3.0,
     }  # fmt: skip
 

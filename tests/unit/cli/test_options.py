@@ -29,7 +29,7 @@ def test_defaults_are_those_of_the_python_api() -> None:
     assert sampling_params(parsed()) == SamplingParams(temperature=0, seed=0)
     config = EngineConfig(model="m", **engine_options(parsed()))
     assert config == EngineConfig(model="m")
-    assert speculative_config(parsed()) == SpeculativeConfig(method="suffix")
+    assert speculative_config(parsed()) == SpeculativeConfig(method="auto")
     for policy in LENGTH_POLICIES:
         EngineConfig(model="m", length_policy=policy)  # type: ignore[arg-type]
 
