@@ -100,6 +100,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        name="rows drawn at once with the noise of the first position",
+        file="outrider/native/sampling.py",
+        old="range(run.position, run.position + run.num_rows)",
+        new="[run.position] * run.num_rows",
+        tests=("tests/native/test_native_verifier.py",),
+    ),
+    Mutant(
         name="noise keyed by index instead of token",
         file="outrider/sampling/noise.py",
         old="state = tokens.to(torch.int64) *",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outrider.core.request import SamplingParams
 from outrider.sampling.draw import coupled_token
+from outrider.sampling.rows import NONE_LEFT, NOT_NUMBERS
 from outrider.sampling.warp import Context, warp
 from tests.native.machines import machine, require_native
 from tests.strategies import logit_rows, token_lists, warp_options
@@ -29,8 +30,6 @@ def expected_token(
     row: Tensor, params: SamplingParams, context: Context, seed: int, position: int
 ) -> int:
     """What the Python side draws, or why it draws nothing."""
-    from outrider.native.sampling import NONE_LEFT, NOT_NUMBERS
-
     if not bool(torch.isfinite(row.max())):
         return NOT_NUMBERS
     warped = warp(row, params, context)
@@ -44,7 +43,8 @@ def native_tokens(
     from outrider.native.sampling import matching_tokens, warp_rule
 
     rules = [warp_rule(params, context)] * len(seeds)
-    return matching_tokens(machine(2), rows, rules, seeds, range(len(seeds)))
+    numbers = range(len(seeds))
+    return matching_tokens(machine(2), rows, numbers, rules, seeds, numbers)
 
 
 def check(rows: Tensor, params: SamplingParams, context: Context, seeds: Sequence[int]) -> None:
@@ -111,11 +111,25 @@ def test_a_large_vocabulary(options: dict[str, object]) -> None:
     check(rows, SamplingParams.from_options(options), context, list(range(40, 48)))
 
 
+def test_codes_are_those_of_the_extension() -> None:
+    """Catches a broken row that is taken for another kind of broken, or for a token."""
+    from outrider.native import _native
+
+    assert (_native.NOT_NUMBERS, _native.NONE_LEFT) == (NOT_NUMBERS, NONE_LEFT)
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 0.7])
+@unchecked()
+def test_logits_that_overflow_the_temperature(temperature: float) -> None:
+    """Catches a rare noise that beats an infinite score."""
+    rows = large_rows(8, seed=6)
+    rows[:, 40001] = 3e38
+    check(rows, SamplingParams(temperature=temperature), Context((), ()), list(range(8)))
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_rows_that_are_not_numbers(value: float) -> None:
     """Catches a token drawn from logits that mean nothing, or one bad row spoiling its mates."""
-    from outrider.native.sampling import NOT_NUMBERS
-
     rows = torch.zeros(3, 40)
     rows[1, 33] = value
     tokens = native_tokens(rows, SamplingParams(), Context((), ()), [1, 2, 3])
@@ -124,10 +138,18 @@ def test_rows_that_are_not_numbers(value: float) -> None:
 
 def test_an_empty_mask() -> None:
     """Catches a token drawn where none is allowed."""
-    from outrider.native.sampling import NONE_LEFT
-
     params = SamplingParams(token_mask=lambda output: ())
     assert native_tokens(torch.zeros(1, 40), params, Context((), ()), [1]) == [NONE_LEFT]
+
+
+@pytest.mark.parametrize("row", [-1, 3])
+def test_a_row_that_is_not_there_is_refused(row: int) -> None:
+    """Catches a read past the end of the logits."""
+    from outrider.native.sampling import matching_tokens, warp_rule
+
+    rule = warp_rule(SamplingParams(), Context((), ()))
+    with pytest.raises(ValueError, match=f"row {row} is outside 0 to 2"):
+        matching_tokens(machine(1), torch.zeros(3, 40), [row], [rule], [1], [0])
 
 
 def test_a_token_outside_the_vocabulary_is_refused() -> None:

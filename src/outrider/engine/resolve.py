@@ -80,12 +80,13 @@ def resolve(
 def build(plan: EnginePlan, model: LoadedModel) -> Engine:
     """Put the engine together around loaded weights."""
     config, spec = plan.config, plan.checkpoint.spec
+    target = model.new_target(plan.num_kv_blocks, config.block_size)
     return Engine(
         EngineParts(
-            target=model.new_target(plan.num_kv_blocks, config.block_size),
+            target=target,
             drafter=_drafter(plan),
             lengths=_lengths(config),
-            verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids),
+            verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids, target.sampler),
             allocator=BlockAllocator(
                 plan.num_kv_blocks, config.block_size, prefix_caching=config.prefix_caching
             ),

@@ -91,6 +91,7 @@ class WarpRule:
 def sample(
     machine: Machine,
     logits: FloatRows,
+    rows: Sequence[int],
     rules: Sequence[WarpRule],
     seeds: Sequence[int],
     positions: Sequence[int],

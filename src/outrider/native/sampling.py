@@ -8,17 +8,14 @@ import torch
 from outrider.core.request import SamplingParams
 from outrider.native import _native
 from outrider.native.runner import Machine
+from outrider.sampling.rows import RowRun
 from outrider.sampling.warp import Context
 from outrider.tensor.shapes import Logits
 
 WarpRule = _native.WarpRule
 
-NOT_NUMBERS = _native.NOT_NUMBERS
-"""In place of a token: a logit is NaN or the largest is infinite."""
-NONE_LEFT = _native.NONE_LEFT
-"""In place of a token: masks and options leave none."""
-
 _SEED_BITS = (1 << 64) - 1
+_NO_PAST = Context((), ())
 
 
 def warp_rule(params: SamplingParams, context: Context) -> WarpRule:
@@ -47,20 +44,48 @@ def warp_rule(params: SamplingParams, context: Context) -> WarpRule:
 def matching_tokens(
     machine: Machine,
     logits: Logits,
+    rows: Sequence[int],
     rules: Sequence[WarpRule],
     seeds: Sequence[int],
     positions: Sequence[int],
 ) -> list[int]:
-    """Give the token that matching defines for each row: see `sampling.draw.coupled_token`.
+    """Give the token that matching defines for each of `rows`: see `sampling.draw.coupled_token`.
 
-    `logits` are float32 on the CPU; `positions` are output positions.
+    `logits` are float32 on the CPU; `positions` are output positions. What stands in place of a
+    token is in `sampling.rows`.
 
     Raises:
-        ValueError: a rule names a token outside the vocabulary, or counts differ.
+        ValueError: there is no such row, a rule names a token outside the vocabulary, or counts
+            differ.
     """
-    rows = logits.to(torch.float32).contiguous().numpy()
+    values = logits.to(torch.float32).contiguous().numpy()
     keys = [seed & _SEED_BITS for seed in seeds]
-    return _native.sample(machine, rows, rules, keys, positions)
+    return _native.sample(machine, values, rows, rules, keys, positions)
+
+
+class NativeSampler:
+    """See `sampling.rows.RowSampler`: everything but warps that look at the history."""
+
+    def __init__(self, machine: Machine) -> None:
+        """Draw with the threads of `machine`."""
+        self._machine = machine
+
+    def can_draw(self, params: SamplingParams) -> bool:
+        """See `RowSampler`."""
+        return not params.has_history_warps
+
+    def draw(self, logits: Logits, runs: Sequence[RowRun]) -> list[int]:
+        """See `RowSampler`."""
+        rows: list[int] = []
+        rules: list[WarpRule] = []
+        seeds: list[int] = []
+        positions: list[int] = []
+        for run in runs:
+            rows += range(run.first_row, run.first_row + run.num_rows)
+            rules += [warp_rule(run.params, _NO_PAST)] * run.num_rows
+            seeds += [run.seed] * run.num_rows
+            positions += range(run.position, run.position + run.num_rows)
+        return matching_tokens(self._machine, logits, rows, rules, seeds, positions)
 
 
 def _allowed(params: SamplingParams, context: Context) -> list[int] | None:

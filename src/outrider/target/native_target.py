@@ -5,6 +5,8 @@ from itertools import accumulate
 from typing import ClassVar
 
 from outrider.native.runner import KvType, NativeRunner, RunnerSetting
+from outrider.native.sampling import NativeSampler
+from outrider.sampling.rows import RowSampler
 from outrider.target.layout import spans_of
 from outrider.target.native_weights import NativeModel
 from outrider.tensor.span import Span, SpanScores
@@ -30,6 +32,7 @@ class NativeTarget:
             ValueError: the block size is no multiple of 16.
         """
         self.spec = model.spec
+        self.sampler: RowSampler = NativeSampler(model.machine)
         setting = RunnerSetting(
             frequencies=model.frequencies,
             attention_factor=model.spec.rope.attention_factor,

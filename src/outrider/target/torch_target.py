@@ -7,6 +7,7 @@ import torch
 
 from outrider.kvcache.pool import KVPool
 from outrider.models.decoder import Decoder
+from outrider.sampling.rows import ArgmaxSampler, RowSampler
 from outrider.target.layout import Layout, lay_out, spans_of
 from outrider.target.paged import PagedAttention
 from outrider.tensor.span import Span, SpanScores
@@ -23,6 +24,7 @@ class TorchTarget:
     ) -> None:
         """Reserve the KV pool beside the decoder's weights."""
         self.spec = decoder.spec
+        self.sampler: RowSampler = ArgmaxSampler()
         self._device = torch.device(device)
         self._decoder = decoder.to(self._device)
         shape = (self.spec.num_layers, self.spec.num_kv_heads, self.spec.head_dim)

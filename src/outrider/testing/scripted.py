@@ -169,7 +169,7 @@ def tiny_engine(
             target=target,
             drafter=drafter,
             lengths=options.lengths,
-            verifier=RuleVerifier(options.rule, target.spec.stop_token_ids),
+            verifier=RuleVerifier(options.rule, target.spec.stop_token_ids, target.sampler),
             allocator=BlockAllocator(
                 options.num_blocks, options.block_size, prefix_caching=options.prefix_caching
             ),

@@ -17,6 +17,7 @@ from torch import Tensor
 from outrider.errors import ConfigError
 from outrider.models.spec import ModelSpec
 from outrider.sampling.noise import Purpose, mix, uniform
+from outrider.sampling.rows import ArgmaxSampler, RowSampler
 from outrider.target.layout import spans_of
 from outrider.tensor.shapes import LogitRow
 from outrider.tensor.span import Span
@@ -81,8 +82,10 @@ class TableTarget:
         block_size: int,
         max_context_len: int = 512,
         stop_token_ids: frozenset[int] = frozenset(),
+        sampler: RowSampler | None = None,
     ) -> None:
-        """Serve `table` with a memory of `num_blocks` blocks."""
+        """Serve `table` with a memory of `num_blocks` blocks; None for `sampler` is arg-max."""
+        self.sampler = sampler or ArgmaxSampler()
         self.spec: ModelSpec = tiny_spec(
             vocab_size=vocab_size, max_context_len=max_context_len, stop_token_ids=stop_token_ids
         )

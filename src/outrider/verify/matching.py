@@ -6,17 +6,19 @@ any batch, at temperature 0 and above.
 """
 
 from collections.abc import Sequence as Tokens
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import Tensor
 
 from outrider.core.outcome import Origin
 from outrider.core.sequence import Sequence
+from outrider.sampling import rows
 from outrider.sampling.draw import coupled_token
 from outrider.tensor.window import RowVerdict
 
 NOT_NUMBERS = "the target gave NaN or infinite logits"
 EMPTY_MASK = "the token mask and the other options leave no token to choose"
+_REASONS: Final = {rows.NOT_NUMBERS: NOT_NUMBERS, rows.NONE_LEFT: EMPTY_MASK}
 
 
 class WarpedPositions(Protocol):
@@ -34,12 +36,15 @@ def added_origin(accepted: int, verified: int) -> Origin:
     return Origin.BONUS if accepted == verified else Origin.RECOVERED
 
 
-def match_ids(targets: Tokens[int], finite: Tokens[bool], drafts: Tokens[int]) -> RowVerdict:
-    """Judge by ids the target took at each position; `targets` has one more than `drafts`."""
+def match_ids(targets: Tokens[int], drafts: Tokens[int]) -> RowVerdict:
+    """Judge by what the target took at each position; `targets` has one more than `drafts`.
+
+    What is no token (see `sampling.rows`) fails the request where it is reached.
+    """
     accepted = 0
-    for accepted, (target, is_number) in enumerate(zip(targets, finite, strict=True)):
-        if not is_number:
-            return failure(NOT_NUMBERS)
+    for accepted, target in enumerate(targets):
+        if target in _REASONS:
+            return failure(_REASONS[target])
         if accepted == len(drafts) or target != drafts[accepted]:
             break
     return RowVerdict(accepted, targets[accepted], added_origin(accepted, len(drafts)))

@@ -1,12 +1,14 @@
 """The Verifier protocol and the verifier the engine runs: one rule per request."""
 
+from itertools import islice
 from typing import Protocol
 
 import torch
 
-from outrider.core.request import VerifyRule
+from outrider.core.request import SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence
 from outrider.errors import RequestFailed
+from outrider.sampling.rows import ArgmaxSampler, RowRun, RowSampler
 from outrider.sampling.warp import Context, warp
 from outrider.tensor.batch import BatchRow
 from outrider.tensor.shapes import Logits
@@ -26,33 +28,59 @@ class Verifier(Protocol):
 class RuleVerifier:
     """Judges each row by its request's rule, or by the engine's where the request names none."""
 
-    def __init__(self, rule: VerifyRule, stop_tokens: frozenset[int]) -> None:
-        """Judge by `rule`; `stop_tokens` are the model's own end-of-sequence tokens."""
+    def __init__(
+        self,
+        rule: VerifyRule,
+        stop_tokens: frozenset[int],
+        sampler: RowSampler | None = None,
+    ) -> None:
+        """Judge by `rule`; `stop_tokens` are the model's own end-of-sequence tokens.
+
+        `sampler` draws what it can for the whole batch at once; None draws plain arg-maxima so.
+        """
         self.rule = rule
         self._stop_tokens = stop_tokens
+        self._sampler = sampler or ArgmaxSampler()
 
     def judge(self, window: VerifyWindow, scores: Scores) -> Verdict:
-        """Judge every row that reaches its anchor.
-
-        Rows whose next token is the arg-max of raw logits are judged together from one arg-max.
-        """
-        ids = None
+        """Judge every row that reaches its anchor."""
+        targets = self._draw_at_once(window, scores)
         verdicts: list[RowVerdict | None] = []
-        for row, draft, first in zip(window.batch, window.drafts, scores.first_row, strict=True):
+        for index, (row, draft) in enumerate(zip(window.batch, window.drafts, strict=True)):
+            first = scores.first_row[index]
             if not row.is_judged:
                 verdicts.append(None)
-                continue
-            last = first + len(draft.tokens) + 1
-            if row.sequence.params.is_plain_argmax:
-                if ids is None:
-                    ids = scores.logits.argmax(-1)
-                tops = ids[first:last]
-                values = scores.logits[first:last].gather(1, tops[:, None])
-                finite = torch.isfinite(values).squeeze(1).tolist()
-                verdicts.append(match_ids(tops.tolist(), finite, draft.tokens))
+            elif index in targets:
+                verdicts.append(match_ids(targets[index], draft.tokens))
             else:
-                verdicts.append(self._judge_warped(row, draft, scores.logits[first:last]))
+                logits = scores.logits[first : first + len(draft.tokens) + 1]
+                verdicts.append(self._judge_warped(row, draft, logits))
         return Verdict(tuple(verdicts))
+
+    def _draw_at_once(self, window: VerifyWindow, scores: Scores) -> dict[int, list[int]]:
+        """Give the target's tokens at every position of the rows the sampler can draw."""
+        runs = {
+            index: RowRun(
+                first,
+                len(draft.tokens) + 1,
+                row.sequence.params,
+                row.sequence.request.seed,
+                row.sequence.num_output,
+            )
+            for index, (row, draft, first) in enumerate(
+                zip(window.batch, window.drafts, scores.first_row, strict=True)
+            )
+            if row.is_judged and self._can_draw(row.sequence.params)
+        }
+        if not runs:
+            return {}
+        tokens = iter(self._sampler.draw(scores.logits, list(runs.values())))
+        return {index: list(islice(tokens, run.num_rows)) for index, run in runs.items()}
+
+    def _can_draw(self, params: SamplingParams) -> bool:
+        """Under rejection only an arg-max is free of chance."""
+        is_matching = (params.verify_rule or self.rule) == "matching"
+        return (is_matching or params.is_plain_argmax) and self._sampler.can_draw(params)
 
     def _judge_warped(self, row: BatchRow, draft: RowProposal, logits: Logits) -> RowVerdict:
         sequence = row.sequence

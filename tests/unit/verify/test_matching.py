@@ -12,10 +12,11 @@ from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import Origin
 from outrider.core.request import Request, SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence as Tokens
+from outrider.sampling import rows
 from outrider.sampling.draw import coupled_token
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import Proposal, RowProposal, Scores, VerifyWindow
-from outrider.verify.matching import NOT_NUMBERS, added_origin, match_ids, match_rows
+from outrider.verify.matching import EMPTY_MASK, NOT_NUMBERS, added_origin, match_ids, match_rows
 from outrider.verify.verifier import RuleVerifier
 from tests.strategies import logit_rows
 
@@ -34,7 +35,7 @@ def test_ids_are_matched_from_the_left(drafts: list[int], data: st.DataObject) -
     """Catches a token accepted behind a rejected one, or an added token of the wrong position."""
     size = len(drafts) + 1
     targets = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=size, max_size=size))
-    verdict = match_ids(targets, [True] * size, drafts)
+    verdict = match_ids(targets, drafts)
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == targets[accepted]:
         accepted += 1
@@ -42,28 +43,32 @@ def test_ids_are_matched_from_the_left(drafts: list[int], data: st.DataObject) -
     assert verdict.origin is added_origin(accepted, len(drafts))
 
 
-def test_broken_ids_matter_only_where_they_are_reached() -> None:
+@pytest.mark.parametrize(
+    ("code", "reason"), [(rows.NOT_NUMBERS, NOT_NUMBERS), (rows.NONE_LEFT, EMPTY_MASK)]
+)
+def test_what_is_no_token_matters_only_where_it_is_reached(code: int, reason: str) -> None:
     """Catches a request that fails because of logits behind its rejected draft."""
-    assert match_ids([1, 2, 3], [True, False, True], [0, 2]).failure is None
-    assert match_ids([1, 2, 3], [True, False, True], [1, 2]).failure == NOT_NUMBERS
+    assert match_ids([1, code, 3], [0, 2]).failure is None
+    assert match_ids([1, code, 3], [1, 2]).failure == reason
+    assert match_ids([1, code, 3], [1, code]).failure == reason
 
 
 @given(
     st.integers(0, 1 << 30), st.integers(0, 5), st.lists(logit_rows(VOCAB), min_size=4, max_size=4)
 )
 def test_rows_are_matched_by_the_noise_of_their_position(
-    seed: int, num_output: int, rows: list[torch.Tensor]
+    seed: int, num_output: int, given_rows: list[torch.Tensor]
 ) -> None:
     """Catches noise that is a position off, and a greedy row that is sampled."""
     for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=0.0)):
         own = sequence(params, seed, num_output)
         wanted = [
             coupled_token(row, seed, num_output + i, is_greedy=params.is_greedy)
-            for i, row in enumerate(rows)
+            for i, row in enumerate(given_rows)
         ]
         for num_right in range(4):
             drafts = [*wanted[:num_right], *((t + 1) % VOCAB for t in wanted[num_right:3])]
-            verdict = match_rows(rows, drafts, own)
+            verdict = match_rows(given_rows, drafts, own)
             assert (verdict.accepted, verdict.added) == (num_right, wanted[num_right])
 
 
@@ -84,7 +89,7 @@ def test_origins(accepted: int, verified: int, origin: Origin) -> None:
 def judged(
     sequences: Sequence[Tokens],
     drafts: Sequence[tuple[int, ...]],
-    rows: torch.Tensor,
+    logits: torch.Tensor,
     rule: VerifyRule,
 ) -> list[tuple[int, int] | None]:
     """Verdicts of a batch whose second row is still reading its prompt."""
@@ -98,7 +103,7 @@ def judged(
         count += 0 if unfinished else len(run) + 1
     proposal = Proposal(tuple(proposals))
     window = VerifyWindow.build(Batch(tuple(batch)), proposal, [len(run) for run in drafts])
-    scores = Scores(rows, tuple(first_row), None, tuple(range(len(batch))))
+    scores = Scores(logits, tuple(first_row), None, tuple(range(len(batch))))
     verdicts = RuleVerifier(rule, frozenset()).judge(window, scores).rows
     return [None if each is None else (each.accepted, each.added) for each in verdicts]
 

@@ -27,21 +27,28 @@ void check_ids(const WarpRule& rule, int64_t vocab_size) {
   for (const auto& [token, value] : rule.penalty) check(token);
 }
 
-std::vector<int64_t> sample(Machine& machine, const Rows& logits,
+std::vector<int64_t> sample(Machine& machine, const Rows& logits, const std::vector<int64_t>& rows,
                             const std::vector<const WarpRule*>& rules,
                             const std::vector<uint64_t>& seeds,
                             const std::vector<int64_t>& positions) {
-  const size_t count = logits.shape(0);
+  const size_t count = rows.size();
   if (rules.size() != count || seeds.size() != count || positions.size() != count) {
     throw std::invalid_argument("rules, seeds and positions must have one entry per row");
+  }
+  const auto num_rows = static_cast<int64_t>(logits.shape(0));
+  for (const int64_t row : rows) {
+    if (row < 0 || row >= num_rows) {
+      throw std::invalid_argument("row " + std::to_string(row) + " is outside 0 to " +
+                                  std::to_string(num_rows - 1));
+    }
   }
   const auto vocab_size = static_cast<int64_t>(logits.shape(1));
   for (const WarpRule* rule : rules) check_ids(*rule, vocab_size);
   std::vector<int64_t> tokens(count);
   nb::gil_scoped_release unlocked;
   const std::lock_guard<std::mutex> lock(machine.mutex);
-  machine.sampler.sample(logits.data(), vocab_size, vocab_size, rules, seeds.data(),
-                         positions.data(), tokens.data());
+  machine.sampler.sample(logits.data(), vocab_size, vocab_size, rows.data(), rules,
+                         seeds.data(), positions.data(), tokens.data());
   return tokens;
 }
 
@@ -60,8 +67,8 @@ void bind_sampling(nb::module_& module) {
       .def_rw("held_back", &WarpRule::held_back)
       .def_rw("seen", &WarpRule::seen)
       .def_rw("penalty", &WarpRule::penalty);
-  module.def("sample", &sample, nb::arg("machine"), nb::arg("logits"), nb::arg("rules"),
-             nb::arg("seeds"), nb::arg("positions"));
+  module.def("sample", &sample, nb::arg("machine"), nb::arg("logits"), nb::arg("rows"),
+             nb::arg("rules"), nb::arg("seeds"), nb::arg("positions"));
   module.attr("NOT_NUMBERS") = kNotNumbers;
   module.attr("NONE_LEFT") = kNoneLeft;
 }

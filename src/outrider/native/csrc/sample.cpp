@@ -65,13 +65,13 @@ const SampleKernels& kernels_for(Isa isa) {
 Sampler::Sampler(ThreadPool& pool, Isa isa)
     : pool_(pool), kernels_(kernels_for(isa)), scratch_(pool.size()) {}
 
-void Sampler::sample(const float* logits, int64_t ld, int64_t vocab_size,
+void Sampler::sample(const float* logits, int64_t ld, int64_t vocab_size, const int64_t* rows,
                      const std::vector<const WarpRule*>& rules, const uint64_t* seeds,
                      const int64_t* positions, int64_t* tokens) {
   const auto count = static_cast<int64_t>(rules.size());
   pool_.parallel_for(count, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
-      tokens[i] = sample_row(logits + i * ld, vocab_size, *rules[i], seeds[i], positions[i],
+      tokens[i] = sample_row(logits + rows[i] * ld, vocab_size, *rules[i], seeds[i], positions[i],
                              scratch_[worker]);
     }
   });

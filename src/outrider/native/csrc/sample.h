@@ -44,8 +44,8 @@ class Sampler {
  public:
   Sampler(ThreadPool& pool, Isa isa);
 
-  // tokens[i] of logits[i * ld ...]: the rule of row i, noise of (seeds[i], positions[i]).
-  void sample(const float* logits, int64_t ld, int64_t vocab_size,
+  // tokens[i] of logits[rows[i] * ld ...]: rules[i], noise of (seeds[i], positions[i]).
+  void sample(const float* logits, int64_t ld, int64_t vocab_size, const int64_t* rows,
               const std::vector<const WarpRule*>& rules, const uint64_t* seeds,
               const int64_t* positions, int64_t* tokens);
 

@@ -96,7 +96,8 @@ int64_t contenders(const float* row, int64_t size, uint64_t key, double bound, u
                    int32_t* indices, uint64_t* words) {
   constexpr int kBlock = 64;
   // A float that is surely below the bound, for the fast look; the exact one follows.
-  const float low = static_cast<float>(bound - 1e-6 * (1.0 + __builtin_fabs(bound)));
+  const float low = static_cast<float>(
+      __builtin_isfinite(bound) ? bound - 1e-6 * (1.0 + __builtin_fabs(bound)) : bound);
   int64_t found = 0;
   for (int64_t at = 0; at < size; at += kBlock) {
     const int count = size - at < kBlock ? static_cast<int>(size - at) : kBlock;
