@@ -15,7 +15,8 @@ from outrider.engine.llm import LLM, continuation_seed
 from outrider.errors import ConfigError, RequestRejected
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.models.checkpoint import open_checkpoint
-from outrider.schedule.lengths import BatchShape, Survival
+from outrider.schedule.lengths import BatchShape
+from outrider.schedule.search import Survival
 from outrider.testing.scripted import (
     TinyEngine,
     ragged,

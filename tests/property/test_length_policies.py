@@ -14,7 +14,10 @@ from itertools import product
 
 import pytest
 
+from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
 from outrider.sampling.noise import Purpose, uniform
+from outrider.schedule.cost import StepCost
+from outrider.schedule.lengths import BatchShape, Threshold, Throughput
 from tests import exact
 from tests.exact import Law, Run
 from tests.unchecked import unchecked
@@ -100,6 +103,36 @@ def global_argmax(world: World, drafts: Drafts) -> list[int]:
     return greedy(world, drafts, stops=False)
 
 
+def product_policy(*, is_wide: bool, is_strict: bool) -> "Policy":
+    """The engine's policy on the world's costs, with every row judged by rejection."""
+
+    def plan(world: World, drafts: Drafts) -> list[int]:
+        rows = range(1, NUM_REQUESTS * (DRAFT_LEN + 1) + 1)
+        seconds = [1 / world.steps_per_second(max(number, NUM_REQUESTS)) for number in rows]
+        table = StepCostTable(
+            measured_on=MeasuredOn("m", "m", "b", 1),
+            rows=tuple(rows),
+            contexts=(0,),
+            forward=(tuple(Timing(value, 0.0, 1) for value in seconds),),
+            host=((1, Timing(0.0, 0.0, 1)),),
+        )
+        strict = frozenset(range(NUM_REQUESTS)) if is_strict else frozenset[int]()
+        shape = BatchShape(num_known=NUM_REQUESTS, num_judged=NUM_REQUESTS, strict=strict)
+        return Throughput(StepCost(table), is_wide=is_wide).plan(world.survival(drafts), shape)
+
+    return plan
+
+
+early_throughput = product_policy(is_wide=False, is_strict=False)
+strict_throughput = product_policy(is_wide=True, is_strict=True)
+wide_throughput = product_policy(is_wide=True, is_strict=False)
+
+
+def threshold(world: World, drafts: Drafts) -> list[int]:
+    shape = BatchShape(num_known=NUM_REQUESTS, num_judged=NUM_REQUESTS)
+    return Threshold(0.4).plan(world.survival(drafts), shape)
+
+
 def fixed_top(world: World, drafts: Drafts) -> list[int]:
     """The likeliest K draft tokens, K known beforehand."""
     lengths = [0] * NUM_REQUESTS
@@ -149,7 +182,17 @@ def bias(policy: Policy, world: World) -> float:
     return exact.distance(whole, exact.joint(chains))
 
 
-@pytest.mark.parametrize("policy", [stopping_greedy, fixed_top, confident_prefix])
+SAFE = [
+    stopping_greedy,
+    fixed_top,
+    confident_prefix,
+    early_throughput,
+    strict_throughput,
+    threshold,
+]
+
+
+@pytest.mark.parametrize("policy", SAFE)
 @unchecked()
 def test_lengths_decided_before_the_token_are_lossless(policy: Policy) -> None:
     """Catches an accept rule that is exact for whole drafts only, or a wrong row's residual."""
@@ -160,7 +203,7 @@ def test_lengths_decided_before_the_token_are_lossless(policy: Policy) -> None:
     assert len(chosen) > 3, "the policy hardly ever chooses"
 
 
-@pytest.mark.parametrize("policy", [global_argmax, own_probability])
+@pytest.mark.parametrize("policy", [global_argmax, own_probability, wide_throughput])
 @unchecked()
 def test_lengths_that_look_at_the_token_are_found_out(policy: Policy) -> None:
     """Catches an enumeration that would call any policy lossless."""
@@ -178,15 +221,17 @@ def test_the_papers_counterexample(stops: bool, expected: float) -> None:
     target, draft = [0.7, 0.3], [0.5, 0.5]
     rates = {1: 1.0, 2: 0.5, 3: 0.45}
     law: Law = {}
+    table = StepCostTable(
+        measured_on=MeasuredOn("m", "m", "b", 1),
+        rows=tuple(rates),
+        contexts=(0,),
+        forward=(tuple(Timing(1 / rate, 0.0, 1) for rate in rates.values()),),
+        host=((1, Timing(0.0, 0.0, 1)),),
+    )
+    policy = Throughput(StepCost(table), is_wide=not stops)
     for first in range(2):
         survival = [0.8, 0.8 * (0.9 if first == 0 else 0.0)]
-        lengths = [1 * rates[1]]
-        for taken in range(1, 3):
-            lengths.append((1 + sum(survival[:taken])) * rates[1 + taken])
-            if stops and lengths[-1] <= lengths[-2]:
-                lengths.pop()
-                break
-        length = max(range(len(lengths)), key=lambda i: lengths[i])
+        (length,) = policy.plan([survival], BatchShape(num_known=1, num_judged=1))
         for second in range(2):
             kept = (first, second)[:length]
             emitted = exact.window_law(lambda run: target, lambda run: draft, (), kept)

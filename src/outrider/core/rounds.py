@@ -11,7 +11,8 @@ class Round:
 
     `num_output` are the output tokens before the round: 0 marks the round that ends the prompt.
     `confidence` and `sources` have one entry per verified token, or are None where the drafter
-    gives none; a source is the name of the drafter the token came from.
+    gives none; a source is the name of the drafter the token came from. `survival` are the chances
+    that the length policy planned with.
     """
 
     request_id: RequestId
@@ -22,3 +23,4 @@ class Round:
     delivered: int
     confidence: tuple[float, ...] | None = None
     sources: tuple[str, ...] | None = None
+    survival: tuple[float, ...] | None = None

@@ -3,10 +3,9 @@
 Knows token ids only; text is made beside the commit, prompts are tokenized by `engine.llm`.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import mul
 
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
@@ -14,8 +13,11 @@ from outrider.core.outcome import Finish, FinishReason, Outcome, RowOutcome
 from outrider.core.request import Request
 from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence
+from outrider.core.step_cost import Clock
+from outrider.core.trace import StepTimes
 from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules, commit
+from outrider.engine.described import described
 from outrider.engine.detokenize import TextDecoder, TextStream
 from outrider.engine.features import FeatureRecorder
 from outrider.engine.report import Delta, StepReport
@@ -23,7 +25,10 @@ from outrider.errors import CapacityError, ConfigError, RequestRejected
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.sampling.warp import check_token_ids
 from outrider.schedule.admission import Admission, Limits
-from outrider.schedule.lengths import BatchShape, LengthPolicy
+from outrider.schedule.confidence import Estimator
+from outrider.schedule.cost import StepCost
+from outrider.schedule.lengths import LengthPolicy
+from outrider.schedule.planner import Plan, Planner
 from outrider.target.base import Target
 from outrider.tensor.batch import Batch
 from outrider.tensor.shapes import Hidden
@@ -33,7 +38,11 @@ from outrider.verify.verifier import RuleVerifier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """Everything an engine is made of; put together by `engine.resolve` or by a test."""
+    """Everything an engine is made of; put together by `engine.resolve` or by a test.
+
+    `cost` and `estimator` are for policies that weigh; without them drafts are made whenever they
+    may be. `on_step` hears every report.
+    """
 
     target: Target
     drafter: Drafter | None
@@ -45,6 +54,10 @@ class EngineParts:
     decoder: TextDecoder | None = None
     recorder: FeatureRecorder | None = None
     is_checked: bool = False
+    cost: StepCost | None = None
+    estimator: Estimator | None = None
+    clock: Clock = time.perf_counter
+    on_step: Callable[[StepReport], None] | None = None
 
 
 ANTICIPATING = (
@@ -90,6 +103,7 @@ class Engine:
         self._target, self._drafter = parts.target, parts.drafter
         self._recorder = parts.recorder
         self._taps = _taps(parts)
+        self._planner = Planner(parts.lengths, cost=parts.cost, estimator=parts.estimator)
         self._admission = Admission(parts.allocator, parts.limits, self._draft_len_of)
         self._streams: dict[RequestId, TextStream] = {}
         self._sequences: dict[RequestId, Sequence] = {}
@@ -139,12 +153,19 @@ class Engine:
 
     def step(self) -> StepReport:
         """One round: guess, decide how much to check, check it once, commit what held."""
+        watch = _Watch(self._parts.clock)
+        self._planner.begin_step()
         batch = self._admission.next_batch()
         if not batch:
             return StepReport()
+        watch.lap()
         proposal = self._propose(batch)
-        window = VerifyWindow.build(batch, proposal, self._plan(batch, proposal))
+        drafted = described(batch, proposal, self._parts.verifier.rule, watch.lap())
+        plan = self._planner.plan(drafted)
+        window = VerifyWindow.build(batch, proposal, plan.lengths)
+        watch.lap()
         scores = self._target.score(window, self._taps)
+        forward_seconds = watch.lap()
         verdict = self._parts.verifier.judge(window, scores)
         outcome = commit(
             window, scores, verdict, self._admission.views, self._streams, self._parts.rules
@@ -153,34 +174,33 @@ class Engine:
             self._drafter.observe(outcome, scores)
         if self._recorder is not None:
             self._recorder.observe(batch, outcome, scores)
-        return self._deliver(window, outcome)
+        self._planner.learn(plan, [row.accepted for row in outcome.rows])
+        return self._deliver(
+            window, plan, outcome, watch.times(plan, forward_seconds, self._planner.drift.gap)
+        )
 
     def _propose(self, batch: Batch) -> Proposal:
         if self._drafter is None or not any(row.max_draft_len for row in batch):
             return Proposal.nothing(batch)
         return self._drafter.propose(batch, self._parts.verifier.rule)
 
-    def _plan(self, batch: Batch, proposal: Proposal) -> list[int]:
-        """Ask the policy; a drafter without confidence counts as certain."""
-        survival = [
-            list(accumulate(row.confidence or [1.0] * len(row.tokens), mul))
-            for row in proposal.rows
-        ]
-        return self._parts.lengths.plan(survival, BatchShape(sum(r.num_known for r in batch)))
-
     def _draft_len_of(self, sequence: Sequence) -> int:
-        if self._drafter is None:
+        if self._drafter is None or not self._planner.may_draft(sequence.id):
             return 0
         own = sequence.params.max_draft_len
         return self._drafter.max_draft_len if own is None else min(own, self._drafter.max_draft_len)
 
-    def _deliver(self, window: VerifyWindow, outcome: Outcome) -> StepReport:
+    def _deliver(
+        self, window: VerifyWindow, plan: Plan, outcome: Outcome, times: StepTimes
+    ) -> StepReport:
         deltas, rounds = [], []
         step = Acceptance()
-        for row, draft, done in zip(window.batch, window.drafts, outcome.rows, strict=True):
+        for row, draft, survival, done in zip(
+            window.batch, window.drafts, plan.survival, outcome.rows, strict=True
+        ):
             sequence = row.sequence
             if done.committed:
-                rounds.append(_round(sequence, draft, done))
+                rounds.append(_round(sequence, draft, survival, done))
                 step.record(
                     drafted=done.drafted,
                     verified=done.verified,
@@ -195,14 +215,19 @@ class Engine:
         self.acceptance.add(step)
         if self._parts.is_checked:
             self._check()
-        return StepReport(
+        report = StepReport(
             num_requests=len(window.batch),
             num_tokens=window.num_tokens,
             num_preemptions=self.num_preemptions,
             acceptance=step,
             deltas=tuple(deltas),
             rounds=tuple(rounds),
+            context_len=plan.step.shape.context_len,
+            times=times,
         )
+        if self._parts.on_step is not None:
+            self._parts.on_step(report)
+        return report
 
     def _delta(self, sequence: Sequence, num_tokens: int) -> Delta:
         stream = self._streams.get(sequence.id)
@@ -232,6 +257,7 @@ class Engine:
         self._admission.remove(sequence)
         self._sequences.pop(sequence.id, None)
         self._streams.pop(sequence.id, None)
+        self._planner.forget(sequence.id)
         if self._drafter is not None:
             self._drafter.forget(sequence.id)
         if self._recorder is not None:
@@ -279,7 +305,33 @@ class Engine:
             assert len(view.blocks) * view.allocator.block_size >= view.kv_len
 
 
-def _round(sequence: Sequence, draft: RowProposal, done: RowOutcome) -> Round:
+class _Watch:
+    """Reads the clock between the stages of a step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started = self._last = clock()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        before, self._last = self._last, self._clock()
+        return self._last - before
+
+    def times(self, plan: Plan, forward_seconds: float, drift: float) -> StepTimes:
+        """Sum the step up, at its end."""
+        return StepTimes(
+            draft=plan.step.shape.draft_seconds,
+            forward=forward_seconds,
+            total=self._clock() - self._started,
+            predicted_tokens=plan.tokens,
+            predicted_seconds=plan.seconds,
+            drift=drift,
+        )
+
+
+def _round(
+    sequence: Sequence, draft: RowProposal, survival: list[float], done: RowOutcome
+) -> Round:
     return Round(
         request_id=sequence.id,
         num_output=sequence.num_output - len(done.committed),
@@ -289,4 +341,5 @@ def _round(sequence: Sequence, draft: RowProposal, done: RowOutcome) -> Round:
         delivered=len(done.committed),
         confidence=draft.confidence,
         sources=draft.sources,
+        survival=tuple(survival[: done.verified]),
     )

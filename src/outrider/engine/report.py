@@ -6,6 +6,7 @@ from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Finish, Origin, TokenLogprobs
 from outrider.core.rounds import Round
+from outrider.core.trace import StepTimes, StepTrace
 from outrider.tensor.shapes import Hidden
 
 
@@ -28,7 +29,8 @@ class Delta:
 class StepReport:
     """One engine tick over a batch. `num_tokens` are the rows of the target's forward.
 
-    `rounds` has one entry per judged row that yielded a token.
+    `rounds` has one entry per judged row that yielded a token; `context_len` is how many tokens a
+    row of the forward saw, on average.
     """
 
     num_requests: int = 0
@@ -37,3 +39,11 @@ class StepReport:
     acceptance: Acceptance = field(default_factory=Acceptance)
     deltas: tuple[Delta, ...] = ()
     rounds: tuple[Round, ...] = ()
+    context_len: float = 0.0
+    times: StepTimes = field(default_factory=StepTimes)
+
+    def trace(self) -> StepTrace:
+        """Give what is worth keeping of the step."""
+        return StepTrace(
+            self.num_requests, self.num_tokens, self.context_len, self.times, self.rounds
+        )

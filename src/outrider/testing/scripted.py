@@ -19,7 +19,8 @@ from outrider.sampling.draw import draft_token
 from outrider.sampling.noise import mix
 from outrider.sampling.warp import Context, warp
 from outrider.schedule.admission import Limits
-from outrider.schedule.lengths import BatchShape, Fixed, LengthPolicy, Survival
+from outrider.schedule.lengths import BatchShape, Fixed, LengthPolicy
+from outrider.schedule.search import Survival
 from outrider.target.base import Target
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps

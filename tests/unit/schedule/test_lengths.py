@@ -4,7 +4,7 @@ import pytest
 
 from outrider.schedule.lengths import BatchShape, Fixed, Off
 
-SHAPE = BatchShape(num_known=3)
+SHAPE = BatchShape(num_known=3, num_judged=3)
 SURVIVAL = [[0.9, 0.8, 0.1], [], [0.5]]
 
 

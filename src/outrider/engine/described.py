@@ -1,0 +1,45 @@
+"""What the scheduler is told of a step: numbers taken from the batch and its proposal."""
+
+from outrider.core.request import VerifyRule
+from outrider.schedule.confidence import Said
+from outrider.schedule.lengths import BatchShape
+from outrider.schedule.planner import DraftedRow, DraftedStep
+from outrider.tensor.batch import Batch, BatchRow
+from outrider.tensor.window import Proposal, RowProposal
+
+
+def described(
+    batch: Batch, proposal: Proposal, rule: VerifyRule, draft_seconds: float
+) -> DraftedStep:
+    """Describe a step between its drafts and its forward; `rule` is the engine's verify rule."""
+    pairs = list(zip(batch, proposal.rows, strict=True))
+    rows = tuple(
+        DraftedRow(
+            row.sequence.id,
+            Said(len(draft.tokens), draft.confidence, _kind(row, rule), draft.sources),
+            was_asked=row.max_draft_len > 0,
+        )
+        for row, draft in pairs
+    )
+    num_known = sum(row.num_known for row in batch)
+    seen = sum(row.num_known * (row.kv_len + row.num_known / 2) for row in batch)
+    shape = BatchShape(
+        num_known=num_known,
+        num_judged=sum(row.is_judged for row in batch),
+        context_len=seen / num_known,
+        draft_seconds=draft_seconds,
+        strict=frozenset(
+            index for index, (row, draft) in enumerate(pairs) if _is_strict(row, draft, rule)
+        ),
+    )
+    return DraftedStep(rows, shape)
+
+
+def _kind(row: BatchRow, rule: VerifyRule) -> str:
+    params = row.sequence.params
+    return "greedy" if params.is_greedy else params.verify_rule or rule
+
+
+def _is_strict(row: BatchRow, draft: RowProposal, rule: VerifyRule) -> bool:
+    """A draft that was not drawn is a function of the text, so looking at it tells nothing new."""
+    return draft.probs is not None and _kind(row, rule) == "rejection"

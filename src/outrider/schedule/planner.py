@@ -1,0 +1,174 @@
+"""One step's decisions about drafts: who makes them, how many are verified, what came of it.
+
+Joins the parts that know one thing each: `rationing` who should draft, `confidence` how likely a
+draft holds, `cost` what a step takes, and the length policy, which weighs the last two.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+from outrider.core.ids import RequestId
+from outrider.schedule.confidence import Drift, Estimator, PositionRates, Said
+from outrider.schedule.cost import StepCost
+from outrider.schedule.lengths import BatchShape, LengthPolicy
+from outrider.schedule.rationing import Rationing
+from outrider.schedule.search import expected_throughput, highest
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedRow:
+    """A row with what its drafter says; `was_asked` is False where it was not to draft."""
+
+    request_id: RequestId
+    said: Said
+    was_asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedStep:
+    """A step between its drafts and its forward; rows in batch order."""
+
+    rows: tuple[DraftedRow, ...]
+    shape: BatchShape
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Verify lengths of a step and what is expected of it.
+
+    `tokens` are the tokens it should emit, `seconds` what it should take, drafting included; None
+    without a cost table. `survival` has one entry per draft token of each row.
+    """
+
+    step: DraftedStep
+    lengths: list[int]
+    survival: list[list[float]]
+    tokens: float
+    seconds: float | None
+
+
+class Planner:
+    """Plans steps and learns from them. State of requests is dropped with `forget`."""
+
+    def __init__(
+        self,
+        policy: LengthPolicy,
+        *,
+        cost: StepCost | None = None,
+        estimator: Estimator | None = None,
+    ) -> None:
+        """Plan by `policy`.
+
+        Without an estimator, confidences are taken at their word and missing ones for certainty.
+        Without a cost table everybody drafts and no fall-back is possible.
+        """
+        self._policy = policy
+        self._cost = cost
+        self._estimator = estimator
+        self._rationing = Rationing() if cost is not None else None
+        self._rates = PositionRates()
+        self.drift = Drift()
+        self._has_warned = False
+
+    def begin_step(self) -> None:
+        """Start a step, before anyone is asked for drafts."""
+        if self._rationing is not None:
+            self._rationing.begin_step()
+
+    def may_draft(self, request_id: RequestId) -> bool:
+        """Whether drafts of this request are expected to pay, or are to be tried again."""
+        return self._rationing is None or self._rationing.may_draft(request_id)
+
+    def plan(self, step: DraftedStep) -> Plan:
+        """Choose the verify lengths of a step."""
+        shape = step.shape
+        survival = [self._survival(row.said) for row in step.rows]
+        if self._cost is not None and self._falls_back():
+            lengths = self._fixed_lengths(self._cost, step)
+        else:
+            lengths = self._policy.plan(survival, shape)
+        tokens = shape.num_judged + sum(
+            sum(own[:length]) for own, length in zip(survival, lengths, strict=True)
+        )
+        seconds = None
+        if self._cost is not None:
+            seconds = shape.draft_seconds + self._cost.step(
+                shape.num_known + sum(lengths), shape.num_judged, shape.context_len
+            )
+        return Plan(step, lengths, survival, tokens, seconds)
+
+    def learn(self, plan: Plan, accepted: Sequence[int]) -> None:
+        """Hear how many of the verified drafts of each row were accepted."""
+        if self._rationing is not None:
+            self._ration(self._rationing, plan)
+        for row, survival, verified, count in zip(
+            plan.step.rows, plan.survival, plan.lengths, accepted, strict=True
+        ):
+            if not verified:
+                continue
+            self.drift.add(survival, verified, count)
+            self._rates.add(verified, count)
+            if self._estimator is not None:
+                self._estimator.learn(row.said, verified, count)
+
+    def forget(self, request_id: RequestId) -> None:
+        """Drop a request; harmless when it is not there."""
+        if self._rationing is not None:
+            self._rationing.forget(request_id)
+
+    def _survival(self, said: Said) -> list[float]:
+        if self._estimator is not None:
+            return self._estimator.survival(said)
+        return list(accumulate(said.confidence or [1.0] * said.num_drafted, mul))
+
+    def _ration(self, rationing: Rationing, plan: Plan) -> None:
+        """Tell each request that was asked for drafts what they were worth, in tokens."""
+        rows, shape = plan.step.rows, plan.step.shape
+        num_asked = sum(row.was_asked for row in rows)
+        if not num_asked:
+            return
+        assert self._cost is not None
+        assert plan.seconds is not None
+        price = plan.tokens / plan.seconds
+        verified = sum(plan.lengths)
+        bare = self._cost.step(shape.num_known, shape.num_judged, shape.context_len)
+        verifying = plan.seconds - shape.draft_seconds - bare
+        per_token = price * verifying / verified if verified else 0.0
+        drafting = price * shape.draft_seconds / num_asked
+        for row, survival, length in zip(rows, plan.survival, plan.lengths, strict=True):
+            if row.was_asked:
+                gain = sum(survival[:length]) - per_token * length
+                rationing.learn(row.request_id, gain, drafting)
+
+    def _falls_back(self) -> bool:
+        """Whether estimates are too far off to plan with; says so once."""
+        if self.drift.is_bad and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "per verified token %+.2f drafts fewer are accepted than estimated; verify lengths "
+                "are fixed while that is so; `outrider calibrate` may help",
+                self.drift.gap,
+            )
+        return self.drift.is_bad
+
+    def _fixed_lengths(self, cost: StepCost, step: DraftedStep) -> list[int]:
+        """Give every row the one length that pays best at the rates seen so far.
+
+        It depends on earlier steps and not even on how long these drafts became, since a drafter
+        may end a draft at a token it drew: so it does not anticipate.
+        """
+        rows, shape = step.rows, step.shape
+        longest = len(self._rates)
+        num_asked = sum(row.was_asked for row in rows)
+        counts = [shape.num_known + num_asked * length for length in range(longest + 1)]
+        forward = cost.forward_curve(shape.context_len, counts[-1])
+        around = shape.draft_seconds + cost.host(shape.num_judged)
+        gains = [num_asked * rate for rate in self._rates.survival()]
+        seconds = [around + forward[number] for number in counts]
+        best = highest(expected_throughput(gains, shape.num_judged, seconds))
+        return [min(row.said.num_drafted, best) for row in rows]

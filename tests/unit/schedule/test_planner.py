@@ -1,0 +1,144 @@
+"""Who drafts, what is planned, and what the planner makes of verdicts."""
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from outrider.core.ids import RequestId
+from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
+from outrider.schedule.confidence import Estimator, Said
+from outrider.schedule.cost import StepCost
+from outrider.schedule.lengths import BatchShape, Fixed, Throughput
+from outrider.schedule.planner import DraftedRow, DraftedStep, Planner
+from outrider.schedule.rationing import LONGEST_PAUSE, Rationing
+
+A, B = RequestId("a"), RequestId("b")
+
+
+def cost_of(seconds: Sequence[float], host: float = 0.0) -> StepCost:
+    table = StepCostTable(
+        measured_on=MeasuredOn("m", "m", "b", 1),
+        rows=tuple(range(1, len(seconds) + 1)),
+        contexts=(0,),
+        forward=(tuple(Timing(value, 0.0, 1) for value in seconds),),
+        host=((1, Timing(host, 0.0, 1)),),
+    )
+    return StepCost(table)
+
+
+LINEAR = cost_of([1.0 + 0.5 * rows for rows in range(40)])
+
+
+def step_of(
+    drafts: dict[RequestId, Sequence[float]], draft_seconds: float = 0.0, asked: bool = True
+) -> DraftedStep:
+    rows = tuple(DraftedRow(name, Said(len(own), own), asked) for name, own in drafts.items())
+    return DraftedStep(rows, BatchShape(len(rows), len(rows), 0.0, draft_seconds))
+
+
+def test_a_plan_says_what_it_expects() -> None:
+    """Catches a prediction that forgets drafting, the host or the anchors."""
+    cost = cost_of([1.0, 1.1, 1.2, 1.3, 1.4], host=0.25)
+    planner = Planner(Fixed(9), cost=cost)
+    plan = planner.plan(step_of({A: [0.5, 0.5], B: []}, draft_seconds=0.1))
+    assert plan.lengths == [2, 0]
+    assert plan.survival == [[0.5, 0.25], []]
+    assert plan.tokens == pytest.approx(2.75)
+    assert plan.seconds == pytest.approx(1.3 + 0.25 + 0.1)
+    assert Planner(Fixed(9)).plan(step_of({A: [0.5]})).seconds is None
+
+
+def run(planner: Planner, drafts: Sequence[float], draft_seconds: float, steps: int) -> list[bool]:
+    """Let one request draft whenever it may; say when it did."""
+    asked = []
+    for _ in range(steps):
+        planner.begin_step()
+        may = planner.may_draft(A)
+        asked.append(may)
+        own = drafts if may else []
+        plan = planner.plan(step_of({A: own}, draft_seconds if may else 0.0, asked=may))
+        planner.learn(plan, [min(plan.lengths[0], len(own))])
+    return asked
+
+
+def test_drafts_that_do_not_pay_are_not_made() -> None:
+    """Catches a drafter that runs for nothing, or one that is never tried again."""
+    asked = run(Planner(Throughput(LINEAR), cost=LINEAR), [0.01], 0.3, 400)
+    assert sum(asked[:4]) >= 3
+    assert 3 <= sum(asked[100:]) <= 300 // 16
+
+
+def test_drafts_that_pay_go_on() -> None:
+    """Catches a price that is too high."""
+    assert all(run(Planner(Throughput(LINEAR), cost=LINEAR), [0.95, 0.9], 0.1, 50))
+
+
+def test_a_cheap_drafter_is_probed_often() -> None:
+    """Catches pauses that cost more chances than they save time."""
+    planner = Planner(Throughput(LINEAR), cost=LINEAR)
+    assert sum(run(planner, [], 0.001, 400)) >= 150
+
+
+def test_a_probe_that_pays_ends_the_rest() -> None:
+    """Catches a request that stays off although its text became predictable."""
+    planner = Planner(Throughput(LINEAR), cost=LINEAR)
+    run(planner, [0.01], 0.3, 300)
+    asked = run(planner, [0.95, 0.9, 0.9], 0.3, LONGEST_PAUSE + 40)
+    assert all(asked[LONGEST_PAUSE + 2 :])
+
+
+def test_one_request_rests_while_another_drafts_and_probes_meet() -> None:
+    """Catches one request's verdict on all, and probes that each pay for a forward alone."""
+    rationing = Rationing()
+    probes: dict[RequestId, list[int]] = {A: [], B: []}
+    for number in range(300):
+        rationing.begin_step()
+        for name in (A, B):
+            if rationing.may_draft(name) and (name == A or number > 20):
+                probes[name].append(number)
+                rationing.learn(name, 0.0, 1.0)
+        rationing.learn(RequestId("c"), 1.0, 0.1)
+        assert rationing.may_draft(RequestId("c"))
+    late = [set(own) & set(range(200, 300)) for own in probes.values()]
+    assert late[0] == late[1] != set()
+    assert rationing.num_resting == 2
+    rationing.forget(A)
+    rationing.forget(A)
+    assert rationing.num_resting == 1
+
+
+def test_without_a_cost_table_everybody_drafts() -> None:
+    """Catches rationing on a guess."""
+    assert all(run(Planner(Fixed(9)), [0.01], 9.0, 50))
+
+
+def test_bad_estimates_fall_back_to_the_best_fixed_length(caplog: pytest.LogCaptureFixture) -> None:
+    """Catches a policy that goes on planning with estimates that verdicts contradict."""
+    cost = cost_of([1.0, 1.1, 1.2, 2.9, 4.5, 6.0, 7.5, 9.0])
+    planner = Planner(
+        Throughput(cost), cost=cost
+    )  # No estimator: the drafter is taken at its word.
+    seen = []
+    with caplog.at_level(logging.WARNING):
+        for _ in range(400):
+            plan = planner.plan(step_of({A: [0.9, 0.9, 0.2]}))
+            seen.append(plan.lengths[0])
+            # The first token alone is ever accepted.
+            planner.learn(plan, [min(plan.lengths[0], 1)])
+    assert seen[0] == 2
+    # With one token verified the estimate holds again, so the policy comes back and goes again.
+    assert seen.count(1) > 50
+    assert len(caplog.records) == 1
+    assert "verify lengths are fixed" in caplog.text
+
+
+def test_an_estimator_learns_through_the_planner() -> None:
+    """Catches verdicts that reach the gauge and not the estimate."""
+    planner = Planner(Fixed(3), estimator=Estimator())
+    for _ in range(300):
+        planner.learn(planner.plan(step_of({A: [0.9, 0.9, 0.9]})), [0])
+    plan = planner.plan(step_of({A: [0.9, 0.9, 0.9]}))
+    assert plan.survival[0][0] < 0.2
+    assert abs(planner.drift.gap) < 0.1
+    planner.forget(A)
