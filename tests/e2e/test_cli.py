@@ -171,7 +171,7 @@ def test_certify_fails_on_a_broken_engine(
     monkeypatch.setattr(
         verifier,
         "match_ids",
-        lambda targets, _finite, drafts: RowVerdict(len(drafts), targets[-1], Origin.BONUS),
+        lambda targets, drafts: RowVerdict(len(drafts), targets[-1], Origin.BONUS),
     )
     common = [*model(tiny), "--max-tokens", "24", "--draft", "ngram"]
     code, out, _ = invoke("certify", "--prompts", prompts, "--temperature", "0", *common)

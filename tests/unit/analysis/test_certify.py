@@ -50,7 +50,7 @@ def test_an_engine_that_accepts_every_draft_is_caught(
 ) -> None:
     """Catches a certificate that does not look. The broken verifier never rejects a draft."""
 
-    def gullible(targets: list[int], finite: list[bool], drafts: tuple[int, ...]) -> RowVerdict:
+    def gullible(targets: list[int], drafts: tuple[int, ...]) -> RowVerdict:
         return RowVerdict(len(drafts), targets[-1], Origin.BONUS)
 
     monkeypatch.setattr(verifier, "match_ids", gullible)
