@@ -199,6 +199,28 @@ def test_eval_gives_one_json_with_the_length_first(tiny: str, prompts: str, invo
     assert len(record["runs"][0]["prompts"]) == 1
 
 
+def test_estimate_reads_what_eval_and_bench_write(
+    tiny: str, prompts: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    """Catches records whose fields the estimate does not find, and an estimate of another model."""
+    argv = ["--prompts", prompts, *model(tiny), "--max-tokens", "24", "--draft", "ngram", "--json"]
+    saved, drawing = tmp_path / "run.txt", tmp_path / "speedup.svg"
+    for command in (["eval", "--draft-len", "3"], ["bench", "run", "--repeats", "1"]):
+        _, out, _ = invoke(*command, *argv)
+        saved.write_text(out, "utf-8")
+        record = last_json(out)
+        counts = record["runs"][0] if command[0] == "eval" else record["speculative"]
+        code, out, _ = invoke(
+            "estimate", "--from", str(saved), "--domain", "words", "--row-cost", "0",
+            "--plot", str(drawing), "--json",
+        )  # fmt: skip
+        assert code == 0
+        (regime,) = last_json(out)["regimes"]
+        assert regime["speedups"][-1] == pytest.approx(counts["acceptance_length"])
+        assert drawing.read_text("utf-8").startswith("<svg")
+        assert ("measured there, 1 at a time" in out) == (command[0] == "bench")
+
+
 def test_bench_pairs_plain_and_speculative(tiny: str, prompts: str, invoke: Invoke) -> None:
     """Catches field names that vLLM's tools would not find."""
     code, out, _ = invoke(
@@ -313,6 +335,10 @@ def test_models_and_info_list_what_there_is(
         ),
         (["eval", "--prompts", "none.jsonl"], "no prompt file"),
         (["eval", "--prompts", ".", "--draft", "off"], "nothing to evaluate"),
+        (["estimate", "--alpha", "1.5"], "the acceptance rate is 1.5"),
+        (["estimate", "--alpha", "0.5", "--draft-cost", "-1"], "draft_per_token is -1"),
+        (["estimate", "--alpha", "0.5", "--domain", "code"], "add --from"),
+        (["estimate", "--from", "none.json"], "cannot be read"),
         (["bench", "run", "--prompts", "none.jsonl"], "no prompt file"),
         (["pull", "nothing"], "unknown built-in model 'nothing'"),
         (["info", "nothing"], "unknown model 'nothing'"),

@@ -20,7 +20,7 @@ def acceptance_record(counts: Acceptance) -> dict[str, Any]:
     """Give counters and rates under the names of this project.
 
     `acceptance_length` is tokens per round over all rounds; `acceptance_rate` accepted over
-    verified draft tokens, a fraction.
+    verified draft tokens, a fraction. `verified_at` and `accepted_at` count rounds by position.
     """
     return {
         "rounds": counts.rounds,
@@ -31,6 +31,8 @@ def acceptance_record(counts: Acceptance) -> dict[str, Any]:
         "acceptance_rate": finite(counts.acceptance_rate),
         "conditional_accept_rates": [finite(rate) for rate in counts.conditional_accept_rates],
         "marginal_accept_rates": [finite(rate) for rate in counts.marginal_accept_rates],
+        "verified_at": counts.verified_at,
+        "accepted_at": counts.accepted_at,
         "sources": {
             name: {
                 "verified": of.verified,

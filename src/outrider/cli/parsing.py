@@ -82,6 +82,16 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
 
 
+def numbers(text: str) -> list[float]:
+    """Parse numbers separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of numbers like 0.9,0.8"
+        ) from error
+
+
 def token_ids(text: str) -> frozenset[int]:
     """Parse token ids separated by commas."""
     try:

@@ -1,0 +1,182 @@
+"""What drafting would be worth, from records of earlier runs or from plain numbers.
+
+Acceptance comes from the JSON of `outrider eval` or `outrider bench run`, from rates by position,
+or from one constant rate; costs are constants in units of a plain step.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from outrider.analysis.benefit import (
+    AcceptModel,
+    ConstantCost,
+    MeasuredRates,
+    Outlook,
+    Regime,
+)
+from outrider.analysis.plots import Panel, Series, figure
+from outrider.analysis.tables import table
+from outrider.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Acceptance of one drafter on one set of prompts, and the speedup measured with it if any."""
+
+    source: str
+    domain: str | None
+    model: AcceptModel
+    speculative_config: Mapping[str, Any] | None
+    speedup: float | None = None
+    concurrency: int | None = None
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """Read a JSON file, or the last line of a file that a command's output was saved to.
+
+    Raises:
+        ConfigError: There is no such file, or it holds no JSON object.
+    """
+    try:
+        text = Path(path).expanduser().read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from error
+    lines = text.strip().splitlines()
+    if not lines:
+        raise ConfigError(f"{path} is empty; it should hold the JSON of an outrider command")
+    for part in (text, lines[-1]):
+        try:
+            record = json.loads(part)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            return record
+    raise ConfigError(f"{path}, line {len(lines)}: no JSON object; save what --json prints")
+
+
+def measured(record: Mapping[str, Any], source: str, domain: str | None = None) -> Measured:
+    """Read acceptance out of the record of `outrider eval` or `outrider bench run`.
+
+    Raises:
+        ConfigError: It is neither, has no such domain, or no draft was verified in it.
+    """
+    is_bench = "speculative" in record and "plain" in record
+    if not is_bench and not ("runs" in record and "mean_accept_length" in record):
+        raise ConfigError(
+            f"{source} is no record of `outrider eval` or of a paired `outrider bench run`"
+        )
+    part = record if is_bench else record["runs"][0]
+    if domain is not None:
+        domains = part["domains"]
+        if domain not in domains:
+            raise ConfigError(
+                f"{source} has no domain {domain!r}; it has {', '.join(sorted(domains))}"
+            )
+        part = domains[domain]
+    return Measured(
+        source,
+        domain,
+        _rates(part["speculative"] if is_bench else part, source),
+        record["speculative_config"],
+        part["speedup"] if is_bench else None,
+        record["setting"]["concurrency"],
+    )
+
+
+def _rates(record: Mapping[str, Any], source: str) -> MeasuredRates:
+    try:
+        accepted, verified = record["accepted_at"], record["verified_at"]
+        rounds = record["rounds"]
+    except KeyError as error:
+        raise ConfigError(
+            f"{source} lacks {error}; it was written by an older release, measure again"
+        ) from error
+    if not rounds or not verified:
+        raise ConfigError(f"{source}: no draft was verified there, so nothing can be estimated")
+    return MeasuredRates.from_counts(accepted, verified, rounds)
+
+
+LOW, HIGH = "low batch, v = 1", "high batch, v = rows"
+
+
+def constant_regimes(
+    *,
+    draft_per_token: float = 0.0,
+    draft_per_round: float = 0.0,
+    per_row: float | None = None,
+    verify: Sequence[float] | None = None,
+) -> list[Regime]:
+    """Make the regime of the costs given; without a verify cost, the two that bound it.
+
+    A step is bound by memory at a low batch, where rows are free, and by arithmetic at a high one,
+    where it costs its rows.
+
+    Raises:
+        ConfigError: A cost is out of range.
+    """
+    drafting = ConstantCost(draft_per_token=draft_per_token, draft_per_round=draft_per_round)
+    if verify is not None:
+        cost = replace(drafting, verify=tuple(verify))
+        return [Regime("measured verify costs", cost, len(verify))]
+    if per_row is not None:
+        return [Regime(f"{per_row:g} per row", replace(drafting, per_row=per_row))]
+    return [
+        Regime(LOW, drafting),
+        Regime(HIGH, replace(drafting, per_row=1.0)),
+    ]
+
+
+def estimate_record(outlooks: Sequence[Outlook]) -> dict[str, Any]:
+    """Give everything as one JSON object."""
+    return {
+        "regimes": [
+            {
+                "regime": one.regime,
+                "best_draft_len": one.best_draft_len,
+                "best_speedup": one.best_speedup,
+                "break_even_rate": one.break_even_rate,
+                "speedups": list(one.speedups),
+                "break_even_rates": list(one.break_even),
+            }
+            for one in outlooks
+        ]
+    }
+
+
+def estimate_lines(outlooks: Sequence[Outlook]) -> list[str]:
+    """Give speedups by draft length, and what is best."""
+    longest = max(len(one.speedups) for one in outlooks)
+    rows = [["draft length", *(one.regime for one in outlooks)]]
+    rows += [
+        [str(length), *(_cell(one.speedups, length) for one in outlooks)]
+        for length in range(longest)
+    ]
+    best = [["", "best draft length", "speedup", "break-even rate"]]
+    for one in outlooks:
+        rate = one.break_even_rate
+        shown = "none is enough" if rate is None else f"{rate:.3f}"
+        best.append([one.regime, str(one.best_draft_len), f"{one.best_speedup:.3f}", shown])
+    return [*table(rows), "", *table(best)]
+
+
+def _cell(values: Sequence[float], index: int) -> str:
+    return f"{values[index]:.3f}" if index < len(values) else "-"
+
+
+def estimate_figure(outlooks: Sequence[Outlook]) -> str:
+    """Draw speedup over draft length, one line per regime, as SVG."""
+    series = [
+        Series(one.regime, one.speedups, [float(n) for n in range(len(one.speedups))])
+        for one in outlooks
+    ]
+    panel = Panel(
+        title="Expected speedup over plain decoding",
+        x_label="draft tokens per round",
+        y_label="speedup",
+        series=series,
+        mark=1.0,
+    )
+    return figure([panel])

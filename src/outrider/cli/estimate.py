@@ -1,0 +1,121 @@
+"""`outrider estimate`: what would drafting be worth?"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from outrider.cli.console import Console
+from outrider.cli.options import add_output_options
+from outrider.cli.parsing import integer, number, numbers
+from outrider.errors import ConfigError
+
+LONGEST = 16
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "estimate",
+        help="compute the speedup to expect, and the best draft length",
+        description="Expected tokens per round over the cost of a round, by draft length. "
+        "Acceptance comes from a rate, from rates by position, or from records of eval and bench; "
+        "costs are in units of a plain step.",
+    )
+    group = parser.add_argument_group("acceptance (one of these)")
+    source = group.add_mutually_exclusive_group(required=True)
+    source.add_argument("--alpha", type=number, metavar="A", help="one rate for every position")
+    source.add_argument(
+        "--rates", type=numbers, metavar="R,R", help="conditional accept rates by position"
+    )
+    source.add_argument(
+        "--from",
+        dest="record",
+        metavar="FILE",
+        help="the JSON of `outrider eval` or of a paired `outrider bench run`",
+    )
+    parser.add_argument("--domain", metavar="NAME", help="one domain of the record")
+    parser.add_argument(
+        "--max-draft-len", type=integer(1), default=LONGEST, metavar="N", help="longest draft"
+    )
+    costs = parser.add_argument_group("costs")
+    costs.add_argument(
+        "--draft-cost", type=number, default=0.0, metavar="C", help="of one draft token"
+    )
+    costs.add_argument(
+        "--draft-cost-per-round",
+        type=number,
+        default=0.0,
+        metavar="C",
+        help="of a draft of any length, as a block drafter has",
+    )
+    verify = costs.add_mutually_exclusive_group()
+    verify.add_argument(
+        "--row-cost",
+        type=number,
+        metavar="C",
+        help="what each further verified position adds: 0 to 1 (default: both ends)",
+    )
+    verify.add_argument(
+        "--verify-costs",
+        type=numbers,
+        metavar="V,V",
+        help="of verifying 1, 2, … draft tokens, as measured",
+    )
+    add_output_options(parser)
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw speedup over draft length")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimate and report."""
+    from outrider.analysis.benefit import (
+        AcceptModel,
+        ConstantRate,
+        MeasuredRates,
+        outlook,
+    )
+    from outrider.analysis.environment import environment
+    from outrider.analysis.estimate import (
+        constant_regimes,
+        estimate_figure,
+        estimate_lines,
+        estimate_record,
+        measured,
+        read_record,
+    )
+
+    model: AcceptModel
+    known: dict[str, Any] = {}
+    if args.domain is not None and args.record is None:
+        raise ConfigError("--domain picks from a record; add --from, or leave it out")
+    if args.record is not None:
+        found = measured(read_record(args.record), args.record, args.domain)
+        model = found.model
+        known = {"measured_speedup": found.speedup, "concurrency": found.concurrency}
+    elif args.rates is not None:
+        model = MeasuredRates.from_conditional(args.rates)
+    else:
+        model = ConstantRate(args.alpha)
+    regimes = constant_regimes(
+        draft_per_token=args.draft_cost,
+        draft_per_round=args.draft_cost_per_round,
+        per_row=args.row_cost,
+        verify=args.verify_costs,
+    )
+    outlooks = [outlook(model, regime, args.max_draft_len) for regime in regimes]
+    console = Console(no_color=args.no_color)
+    for line in estimate_lines(outlooks):
+        console.print(line)
+    if known.get("measured_speedup") is not None:
+        console.print(
+            f"\nmeasured there, {known['concurrency']} at a time: {known['measured_speedup']:.3f}"
+        )
+    if args.plot is not None:
+        Path(args.plot).write_text(estimate_figure(outlooks), "utf-8")
+        console.say(f"wrote {args.plot}")
+    if args.json:
+        command = ["outrider", *sys.argv[1:]]
+        record = estimate_record(outlooks) | known
+        console.print_json({**record, "environment": environment(command)})
+    return 0

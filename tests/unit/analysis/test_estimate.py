@@ -1,0 +1,123 @@
+"""Records of earlier runs become acceptance; what is no such record is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.analysis.benefit import ConstantRate, expected_rows, expected_tokens, outlook
+from outrider.analysis.estimate import (
+    HIGH,
+    LOW,
+    constant_regimes,
+    estimate_figure,
+    estimate_lines,
+    estimate_record,
+    measured,
+    read_record,
+)
+from outrider.errors import ConfigError
+
+COUNTS = {"rounds": 8, "accepted_at": [3, 1], "verified_at": [4, 2]}
+OTHER = {"rounds": 4, "accepted_at": [4], "verified_at": [4]}
+EVAL: dict[str, Any] = {
+    "mean_accept_length": 1.5,
+    "runs": [COUNTS | {"domains": {"code": OTHER}}],
+    "speculative_config": {"method": "suffix"},
+    "setting": {"concurrency": 16},
+}
+BENCH: dict[str, Any] = {
+    "plain": {},
+    "speculative": COUNTS,
+    "speedup": 1.25,
+    "domains": {"code": {"plain": {}, "speculative": OTHER, "speedup": 1.75}},
+    "speculative_config": {"method": "suffix"},
+    "setting": {"concurrency": 4},
+}
+
+
+def test_an_eval_gives_acceptance_and_no_speedup() -> None:
+    """Catches rounds without a draft being left out of the mean."""
+    found = measured(EVAL, "e.json")
+    assert expected_tokens(found.model, 2) == 1.5
+    assert expected_rows(found.model, 2) == 1.75
+    assert found.speedup is None
+    assert found.concurrency == 16
+    assert expected_tokens(measured(EVAL, "e.json", "code").model, 1) == 2.0
+
+
+def test_a_bench_gives_the_speculative_side_and_its_speedup() -> None:
+    """Catches the plain side's counters, and the whole's speedup for one domain."""
+    found = measured(BENCH, "b.json")
+    assert expected_tokens(found.model, 2) == 1.5
+    assert (found.speedup, found.concurrency) == (1.25, 4)
+    found = measured(BENCH, "b.json", "code")
+    assert expected_tokens(found.model, 1) == 2.0
+    assert found.speedup == 1.75
+
+
+@pytest.mark.parametrize(
+    ("record", "domain", "says"),
+    [
+        ({"plain": {}}, None, "x.json is no record"),
+        (EVAL, "prose", "no domain 'prose'; it has code"),
+        (EVAL | {"runs": [{"rounds": 3}]}, None, "lacks 'accepted_at'"),
+        (EVAL | {"runs": [{"rounds": 3, "accepted_at": [], "verified_at": []}]}, None, "no draft"),
+        (EVAL | {"runs": [COUNTS | {"accepted_at": [5, 1]}]}, None, "cannot come from 8 rounds"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    record: dict[str, Any], domain: str | None, says: str
+) -> None:
+    """Catches a traceback, or an estimate from nothing."""
+    with pytest.raises(ConfigError, match=says):
+        measured(record, "x.json", domain)
+
+
+def test_saved_output_is_read(tmp_path: Path) -> None:
+    """Catches a file that holds the tables as well as the JSON, which is what > makes."""
+    path = tmp_path / "run.txt"
+    path.write_text("a table\n\n" + json.dumps(EVAL) + "\n", "utf-8")
+    assert read_record(path) == EVAL
+    path.write_text(json.dumps(EVAL, indent=1), "utf-8")
+    assert read_record(path) == EVAL
+    for text, says in (("", "is empty"), ("one line", "line 1"), ("[1]", "no JSON object")):
+        path.write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=says):
+            read_record(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_record(tmp_path / "none")
+
+
+def test_without_a_verify_cost_both_ends_are_given() -> None:
+    """Catches one of the two taken for the truth."""
+    regimes = constant_regimes(draft_per_token=0.15)
+    assert [regime.name for regime in regimes] == [LOW, HIGH]
+    low, high = (outlook(ConstantRate(0.9), regime, 8) for regime in regimes)
+    assert low.speedups[4] == pytest.approx(4.0951 / 1.6)
+    assert high.speedups[4] == pytest.approx(4.0951 / 5.6)
+    lines = "\n".join(estimate_lines([low, high]))
+    assert "none is enough" in lines
+    assert "2.559" in lines
+    record = json.loads(json.dumps(estimate_record([low, high]), allow_nan=False))
+    assert record["regimes"][1]["best_draft_len"] == 0
+    assert record["regimes"][1]["break_even_rate"] is None
+
+
+def test_measured_verify_costs_bound_the_draft_length() -> None:
+    """Catches a cost made up beyond what was measured."""
+    (regime,) = constant_regimes(draft_per_round=0.5, verify=[1.0, 1.5])
+    found = outlook(ConstantRate(1.0), regime, 8)
+    assert found.speedups == pytest.approx((1.0, 2 / 1.5, 3 / 2.0))
+    (regime,) = constant_regimes(per_row=0.5)
+    assert outlook(ConstantRate(1.0), regime, 1).speedups[1] == pytest.approx(2 / 1.5)
+
+
+def test_the_figure_has_a_line_for_each_regime() -> None:
+    """Catches a figure without its labels."""
+    outlooks = [outlook(ConstantRate(0.8), regime, 4) for regime in constant_regimes()]
+    svg = estimate_figure(outlooks)
+    assert svg.count("<polyline") == 2
+    for text in ("draft tokens per round", "speedup", LOW, HIGH):
+        assert text in svg
