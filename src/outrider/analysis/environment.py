@@ -2,9 +2,6 @@
 
 import os
 import platform
-import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import torch
 
 import outrider
-from outrider.engine.resolve import available_cores
+from outrider.engine.machine import available_cores, cpu_model, output_of
 from outrider.native.availability import fault, instruction_sets
 
 
@@ -35,35 +32,14 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """Name of the processor, as far as the system tells."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text("utf-8"), re.M)
-        if found:
-            return found[1].strip()
-    if sys.platform == "darwin":
-        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
-    return platform.processor() or platform.machine()
-
-
 def git_commit() -> str | None:
     """Commit of the checkout this package runs from, `+` if changed; None if it is not in git."""
     here = Path(__file__).resolve()
     git = ["git", "-C", str(here.parent)]
     # An installed package may lie inside somebody else's repository, ignored by it.
-    if _output([*git, "ls-files", "--error-unmatch", here.name]) is None:
+    if output_of([*git, "ls-files", "--error-unmatch", here.name]) is None:
         return None
-    commit = _output([*git, "rev-parse", "--short=12", "HEAD"])
+    commit = output_of([*git, "rev-parse", "--short=12", "HEAD"])
     if commit is None:
         return None
-    return f"{commit}+" if _output([*git, "status", "--porcelain"]) else commit
-
-
-def _output(command: Sequence[str]) -> str | None:
-    """What a command printed; None if it is missing or failed."""
-    try:
-        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return finished.stdout.strip() if finished.returncode == 0 else None
+    return f"{commit}+" if output_of([*git, "status", "--porcelain"]) else commit

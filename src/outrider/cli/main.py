@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import outrider
-from outrider.cli import bench, certify, chat, estimate, evaluate, generate, models, train
+from outrider.cli import bench, certify, chat, estimate, evaluate, generate, models, profile, train
 from outrider.cli.parsing import BAD_USAGE, CommandParser
 from outrider.errors import OutriderError
 
@@ -18,7 +18,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
-PROOFS = (certify.add, evaluate.add, bench.add, estimate.add)
+PROOFS = (certify.add, evaluate.add, bench.add, estimate.add, profile.add)
 MAKING = (train.add,)
 
 

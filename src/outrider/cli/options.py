@@ -9,13 +9,12 @@ from typing import Any
 from outrider.cli.parsing import integer, number, token_bias, token_ids
 from outrider.core.request import VERIFY_RULES, SamplingParams
 from outrider.drafters.config import SpeculativeConfig
-from outrider.engine.config import BACKENDS, DTYPES, WEIGHT_FORMATS, EngineConfig
+from outrider.engine.config import BACKENDS, DTYPES, LENGTH_POLICIES, WEIGHT_FORMATS, EngineConfig
 from outrider.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DRAFT = "auto"
 NO_DRAFT = "off"
-LENGTH_POLICIES = ("off", "fixed")
 WITHOUT_MODEL = ("auto", "ngram", "suffix")
 
 _ENGINE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineConfig)}
@@ -109,6 +108,21 @@ def add_speculation_options(parser: argparse.ArgumentParser, *, has_policy: bool
         metavar="POLICY",
         help=f"how much of a draft is verified: {', '.join(LENGTH_POLICIES)}",
     )
+    group.add_argument(
+        "--length-threshold",
+        type=number,
+        default=_ENGINE_DEFAULTS["length_threshold"],
+        metavar="C",
+        help="threshold: least confidence of a draft token",
+    )
+    group.add_argument(
+        "--cost-table",
+        metavar="FILE",
+        help="throughput: step costs from `outrider profile` (default: measured once, then kept)",
+    )
+    group.add_argument(
+        "--calibration", metavar="FILE", help="confidences corrected by `outrider calibrate`"
+    )
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +199,9 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "threads",
         "verify_rule",
         "length_policy",
+        "length_threshold",
+        "cost_table",
+        "calibration",
     )
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 

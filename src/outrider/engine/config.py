@@ -1,5 +1,6 @@
 """What the user asked for. Frozen; what the machine makes of it is `resolve.EnginePlan`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,7 +9,10 @@ from outrider.drafters.config import SpeculativeConfig
 from outrider.errors import ConfigError, unknown_name
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-LengthPolicyName = Literal["off", "fixed"]
+LengthPolicyName = Literal["off", "fixed", "threshold", "throughput"]
+LENGTH_POLICIES: tuple[LengthPolicyName, ...] = ("off", "fixed", "threshold", "throughput")
+WEIGHING_POLICIES: tuple[LengthPolicyName, ...] = ("threshold", "throughput")
+"""Those that look at confidences."""
 BackendName = Literal["auto", "torch", "native"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "native")
 WeightFormat = Literal["bf16", "q8", "q4"]
@@ -28,7 +32,16 @@ class EngineConfig:
     verify_rule: VerifyRule = "matching"
     """matching gives the same tokens as plain decoding; rejection the same distribution."""
     length_policy: LengthPolicyName = "fixed"
-    """How many of the drafted tokens are verified."""
+    """How many of the drafted tokens are verified: none, all, those whose confidence is at least
+    `length_threshold`, or what gives the most tokens per second on this machine."""
+    length_threshold: float = 0.5
+    """threshold: a draft is verified up to the first token of lower confidence."""
+    cost_table: str | None = None
+    """throughput: file written by `outrider profile`; None measures at the first start."""
+    calibration: str | None = None
+    """threshold, throughput: file written by `outrider calibrate`."""
+    trace: str | None = None
+    """File that gets a line of JSON per step."""
     backend: BackendName = "auto"
     """What computes: native (CPU, quantised, the same bits in any batch), torch, or auto: native
     where it is built and nothing asks for torch."""
@@ -63,16 +76,20 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work on any machine."""
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise ConfigError(unknown_name("dtype", self.dtype, DTYPES))
-        if self.backend not in BACKENDS:
-            raise ConfigError(unknown_name("backend", self.backend, BACKENDS))
-        if self.weights not in WEIGHT_FORMATS:
-            raise ConfigError(unknown_name("weight format", self.weights, WEIGHT_FORMATS))
-        if self.verify_rule not in VERIFY_RULES:
-            raise ConfigError(unknown_name("verify rule", self.verify_rule, VERIFY_RULES))
-        if self.length_policy not in ("off", "fixed"):
-            raise ConfigError(unknown_name("length policy", self.length_policy, ("off", "fixed")))
+        named: tuple[tuple[str, str | None, Sequence[str]], ...] = (
+            ("dtype", self.dtype, DTYPES),
+            ("backend", self.backend, BACKENDS),
+            ("weight format", self.weights, WEIGHT_FORMATS),
+            ("verify rule", self.verify_rule, VERIFY_RULES),
+            ("length policy", self.length_policy, LENGTH_POLICIES),
+        )
+        for kind, name, known in named:
+            if name is not None and name not in known:
+                raise ConfigError(unknown_name(kind, name, known))
+        if not 0 <= self.length_threshold <= 1:
+            raise ConfigError(
+                f"length_threshold is {self.length_threshold}, but it is a probability"
+            )
         optional = ("threads", "kv_cache_tokens", "max_context_len")
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", *optional):
             value = getattr(self, name)

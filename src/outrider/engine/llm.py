@@ -99,7 +99,7 @@ class LLM:
         """Make another engine over the same loaded weights, with a KV cache of its own.
 
         It speculates as `speculative_config` says, by default not at all; `options` replace fields
-        of this engine's config.
+        of this engine's config. A trace is written by this engine alone, unless they name a file.
 
         Raises:
             ConfigError: An option is unknown, cannot work, or would need other weights.
@@ -110,7 +110,9 @@ class LLM:
         for name in options:
             if name not in known:
                 raise ConfigError(unknown_name("option of a sibling engine", name, known))
-        config = replace(self.config, speculative=speculative_config, **options)
+        config = replace(
+            self.config, **{"speculative": speculative_config, "trace": None, **options}
+        )
         other = object.__new__(type(self))
         other._start(resolve(config, self._plan.checkpoint, self._plan.backend), self._model)
         return other

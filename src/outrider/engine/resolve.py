@@ -1,26 +1,29 @@
 """Config + machine + checkpoint → a plan, and a plan → an engine. The only place that decides."""
 
 import logging
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
+from outrider.core.trace import TraceHeader
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.drafters.catalogue import drafter_factory
 from outrider.drafters.shipped import without_auto
 from outrider.engine.backend import Backend, LoadedModel, ScoringTarget, TorchBackend
 from outrider.engine.commit import StopRules
-from outrider.engine.config import DEFAULT_WEIGHTS, EngineConfig
+from outrider.engine.config import DEFAULT_WEIGHTS, WEIGHING_POLICIES, EngineConfig
 from outrider.engine.engine import Engine, EngineParts
 from outrider.engine.features import FeatureRecorder
+from outrider.engine.machine import available_cores
+from outrider.engine.scheduling import Scheduling, Surroundings, scheduling
+from outrider.engine.surroundings import surroundings
+from outrider.engine.trace_file import TraceWriter
 from outrider.errors import ConfigError
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
 from outrider.native import availability
 from outrider.schedule.admission import Limits
-from outrider.schedule.lengths import Fixed, LengthPolicy, Off
 from outrider.verify.verifier import RuleVerifier
 
 logger = logging.getLogger(__name__)
@@ -81,11 +84,13 @@ def build(plan: EnginePlan, model: LoadedModel) -> Engine:
     """Put the engine together around loaded weights."""
     config, spec = plan.config, plan.checkpoint.spec
     target = model.new_target(plan.num_kv_blocks, config.block_size)
+    drafter = _drafter(plan)
+    decided = _scheduling(plan, model, drafter)
     return Engine(
         EngineParts(
             target=target,
-            drafter=_drafter(plan),
-            lengths=_lengths(config),
+            drafter=drafter,
+            lengths=decided.lengths,
             verifier=RuleVerifier(config.verify_rule, spec.stop_token_ids, target.sampler),
             allocator=BlockAllocator(
                 plan.num_kv_blocks, config.block_size, prefix_caching=config.prefix_caching
@@ -95,7 +100,27 @@ def build(plan: EnginePlan, model: LoadedModel) -> Engine:
             decoder=plan.checkpoint.tokenizer,
             recorder=FeatureRecorder(config.feature_taps) if config.feature_taps else None,
             is_checked=config.is_checked,
+            cost=decided.cost,
+            estimator=decided.estimator,
+            on_step=_tracer(plan, drafter),
         )
+    )
+
+
+def _tracer(plan: EnginePlan, drafter: Drafter | None) -> TraceWriter | None:
+    config = plan.config
+    if config.trace is None:
+        return None
+    return TraceWriter(
+        config.trace,
+        TraceHeader(
+            model=config.model,
+            backend=plan.backend.name,
+            drafter=None if config.speculative is None else config.speculative.method,
+            max_draft_len=0 if drafter is None else drafter.max_draft_len,
+            verify_rule=config.verify_rule,
+            length_policy=config.length_policy,
+        ),
     )
 
 
@@ -133,11 +158,27 @@ def _drafter(plan: EnginePlan) -> Drafter | None:
     )
 
 
-def _lengths(config: EngineConfig) -> LengthPolicy:
-    return Off() if config.length_policy == "off" else Fixed(_NO_BOUND)
+def _scheduling(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None) -> Scheduling:
+    around = None
+    if drafter is not None and plan.config.length_policy in WEIGHING_POLICIES:
+        around = surroundings(
+            plan.config, plan.checkpoint, plan.backend, model, drafter, plan.max_context_len
+        )
+    return scheduling(plan.config, around)
 
 
-_NO_BOUND = 1 << 30
+def surroundings_of(plan: EnginePlan, model: LoadedModel) -> Surroundings:
+    """Say what the step costs of this plan's engine depend on, and how to measure them.
+
+    Raises:
+        ConfigError: The plan drafts nothing.
+    """
+    drafter = _drafter(plan)
+    if drafter is None:
+        raise ConfigError("step costs are for an engine that drafts; name a drafter")
+    return surroundings(
+        plan.config, plan.checkpoint, plan.backend, model, drafter, plan.max_context_len
+    )
 
 
 def choose_backend(config: EngineConfig) -> Backend:
@@ -173,13 +214,6 @@ def choose_backend(config: EngineConfig) -> Backend:
     from outrider.engine.native_backend import NativeBackend
 
     return NativeBackend.start(config.threads or available_cores(), config.weights)
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _check_device(device: str) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from outrider.cli.main import build_parser
 from outrider.cli.options import (
-    LENGTH_POLICIES,
     engine_options,
     sampling_params,
     seats,
@@ -16,7 +15,7 @@ from outrider.cli.options import (
 from outrider.core.request import SamplingParams
 from outrider.drafters.catalogue import DRAFTERS
 from outrider.drafters.config import SpeculativeConfig
-from outrider.engine.config import EngineConfig
+from outrider.engine.config import LENGTH_POLICIES, EngineConfig
 from outrider.errors import ConfigError, RequestRejected
 
 
@@ -31,7 +30,7 @@ def test_defaults_are_those_of_the_python_api() -> None:
     assert config == EngineConfig(model="m")
     assert speculative_config(parsed()) == SpeculativeConfig(method="auto")
     for policy in LENGTH_POLICIES:
-        EngineConfig(model="m", length_policy=policy)  # type: ignore[arg-type]
+        EngineConfig(model="m", length_policy=policy)
 
 
 def test_every_sampling_option_has_an_argument() -> None:

@@ -1,0 +1,180 @@
+"""Length policy, cost table and estimator of an engine, from what was asked for and what is there.
+
+Nothing here can stop an engine that the user did not configure by hand: a table that was found or
+measured and is no good is replaced, by a new measurement or by the fixed policy, with one warning.
+A file that the user named is refused if it does not fit.
+"""
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from outrider.core.calibration import Calibration
+from outrider.core.step_cost import BatchTimings, MeasuredOn, StepCostTable
+from outrider.engine.config import EngineConfig
+from outrider.errors import ConfigError
+from outrider.schedule.confidence import Estimator
+from outrider.schedule.cost import StepCost, faults_of
+from outrider.schedule.lengths import Fixed, LengthPolicy, Off, Threshold, Throughput
+
+logger = logging.getLogger(__name__)
+
+NO_BOUND: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What an engine decides verify lengths with."""
+
+    lengths: LengthPolicy
+    cost: StepCost | None = None
+    estimator: Estimator | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the scheduling of one engine must fit; `measure` makes tables when one is needed."""
+
+    measured_on: MeasuredOn
+    drafter: str
+    max_draft_len: int
+    rows: tuple[int, ...]
+    profiles: Path
+    """Folder of tables that were measured before."""
+    measure: Callable[[], StepCostTable]
+    measure_drafting: Callable[[], tuple[BatchTimings, BatchTimings]]
+
+
+def scheduling(config: EngineConfig, around: Surroundings | None) -> Scheduling:
+    """Decide; `around` is None where nothing drafts.
+
+    Raises:
+        ConfigError: A file named in the config cannot be used here.
+    """
+    policy = config.length_policy
+    if around is None or policy in ("off", "fixed"):
+        return Scheduling(Off() if policy == "off" else Fixed(NO_BOUND))
+    estimator = Estimator(_calibration(config, around))
+    if policy == "threshold":
+        return Scheduling(Threshold(config.length_threshold), estimator=estimator)
+    table = _table(config, around)
+    fatal = [fault.sentence for fault in faults_of(table) if fault.is_fatal]
+    if fatal:
+        if config.cost_table is not None:
+            raise ConfigError(f"{config.cost_table} would mislead: {fatal[0]}; {_AGAIN}")
+        logger.warning(
+            "the step costs measured here would mislead (%s), so all that is drafted is verified; "
+            "run `outrider profile` while the machine is quiet",
+            fatal[0],
+        )
+        return Scheduling(Fixed(NO_BOUND))
+    cost = StepCost(table, around.drafter)
+    return Scheduling(Throughput(cost), cost, estimator)
+
+
+_AGAIN = "measure again with `outrider profile`"
+
+
+def _table(config: EngineConfig, around: Surroundings) -> StepCostTable:
+    if config.cost_table is not None:
+        table = StepCostTable.from_json(read_text(config.cost_table), config.cost_table)
+        if table.measured_on != around.measured_on:
+            difference = _difference(table, around)
+            raise ConfigError(f"{config.cost_table} was measured with {difference}; {_AGAIN}")
+        return table
+    return cached_table(around)
+
+
+def cached_table(around: Surroundings) -> StepCostTable:
+    """Give the table measured before on this machine, or measure; keep what was measured."""
+    path = table_path(around)
+    table = _found(path, around)
+    if table is None:
+        table = around.measure()
+    elif around.drafter not in table.drafting:
+        host, drafting = around.measure_drafting()
+        table = replace(table, host=host, drafting={**table.drafting, around.drafter: drafting})
+    else:
+        return table
+    # What was disturbed is measured again next time.
+    if not any(fault.is_fatal for fault in faults_of(table)):
+        save_table(table, path)
+    return table
+
+
+def table_path(around: Surroundings) -> Path:
+    """Give the place of the table for these surroundings."""
+    key = json.dumps(asdict(around.measured_on), sort_keys=True)
+    return around.profiles / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
+
+
+def save_table(table: StepCostTable, path: Path) -> None:
+    """Write a table; a cache that cannot be written is a warning."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8"
+        ) as part:
+            part.write(table.to_json())
+        Path(part.name).replace(path)
+    except OSError as error:
+        logger.warning("the step costs could not be kept (%s); they are measured anew", error)
+
+
+def _found(path: Path, around: Surroundings) -> StepCostTable | None:
+    if not path.is_file():
+        return None
+    try:
+        table = StepCostTable.from_json(read_text(str(path)), str(path))
+    except ConfigError as error:
+        logger.warning("%s; it is measured anew", error)
+        return None
+    fits = table.measured_on == around.measured_on and table.rows[-1] >= around.rows[-1]
+    return table if fits else None
+
+
+def _difference(table: StepCostTable, around: Surroundings) -> str:
+    theirs, ours = asdict(table.measured_on), asdict(around.measured_on)
+    return ", ".join(
+        f"{name} {theirs[name]!r} instead of {ours[name]!r}"
+        for name in ours
+        if theirs[name] != ours[name]
+    )
+
+
+def _calibration(config: EngineConfig, around: Surroundings) -> Calibration | None:
+    if config.calibration is None:
+        return None
+    found = Calibration.from_json(read_text(config.calibration), config.calibration)
+    if (found.model, found.drafter) != (around.measured_on.model, around.drafter):
+        raise ConfigError(
+            f"{config.calibration} is for {found.drafter} on {found.model}, not for "
+            f"{around.drafter} on {around.measured_on.model}; make one with `outrider calibrate`"
+        )
+    if found.num_positions < around.max_draft_len:
+        logger.warning(
+            "%s has %d positions, but drafts have up to %d tokens; confidences are taken as the "
+            "drafter gives them and corrected as tokens are verified",
+            config.calibration,
+            found.num_positions,
+            around.max_draft_len,
+        )
+        return None
+    return found
+
+
+def read_text(path: str) -> str:
+    """Read a file the user named.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); check the path") from error
