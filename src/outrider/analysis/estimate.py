@@ -1,12 +1,15 @@
 """What drafting would be worth, from records of earlier runs or from plain numbers.
 
 Acceptance comes from the JSON of `outrider eval` or `outrider bench run`, from rates by position,
-or from one constant rate; costs are constants in units of a plain step.
+or from one constant rate; costs come from a step cost table, or are constants in units of a plain
+step.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,9 @@ from outrider.analysis.benefit import (
 )
 from outrider.analysis.plots import Panel, Series, figure
 from outrider.analysis.tables import table
+from outrider.core.step_cost import StepCostTable
 from outrider.errors import ConfigError
+from outrider.schedule.cost import StepCost, faults_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,63 @@ def constant_regimes(
         Regime(LOW, drafting),
         Regime(HIGH, replace(drafting, per_row=1.0)),
     ]
+
+
+def read_cost_table(path: str | Path) -> StepCostTable:
+    """Read a table that `outrider profile` wrote.
+
+    Raises:
+        ConfigError: It cannot be read, is damaged, or has a fault that makes it useless.
+    """
+    try:
+        text = Path(path).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from error
+    costs = StepCostTable.from_json(text, str(path))
+    for fault in faults_of(costs):
+        if fault.is_fatal:
+            raise ConfigError(f"{path} cannot be used: {fault.sentence}; measure again")
+    return costs
+
+
+def table_regimes(
+    costs: StepCostTable, batches: Sequence[int], *, context_len: int, drafter: str | None = None
+) -> list[Regime]:
+    """Make one regime per number of requests, as far as the table was measured.
+
+    A round of R requests that verify r rows each costs drafting(R) + forward(R r) + host(R)
+    seconds, a plain step forward(R) + host(R). Without `drafter` the table's only one is taken.
+
+    Raises:
+        ConfigError: The table knows no such drafter, or several and none is named.
+    """
+    if drafter is None and len(costs.drafting) == 1:
+        drafter = next(iter(costs.drafting))
+    if drafter not in costs.drafting:
+        raise ConfigError(
+            f"the step cost table has no drafter {drafter!r}; it has "
+            f"{', '.join(map(repr, sorted(costs.drafting))) or 'none'}"
+        )
+    cost = StepCost(costs, drafter)
+    return [
+        Regime(
+            f"{batch} at a time",
+            partial(_round_cost, cost, batch, context_len),
+            max(0, cost.max_rows // batch - 1),
+        )
+        for batch in batches
+    ]
+
+
+def _round_cost(cost: StepCost, batch: int, context_len: int, draft_len: int, rows: float) -> float:
+    """Cost of a round in plain steps; a draft costs the same whatever its length."""
+    assert draft_len > 0
+    most = math.ceil(rows * batch)
+    curve = cost.forward_curve(context_len, most)
+    below = math.floor(rows * batch)
+    forward = curve[below] + (rows * batch - below) * (curve[most] - curve[below])
+    plain = cost.step(batch, batch, context_len)
+    return (cost.drafting(batch) + forward + cost.host(batch)) / plain
 
 
 def estimate_record(outlooks: Sequence[Outlook]) -> dict[str, Any]:

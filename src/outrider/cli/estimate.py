@@ -3,12 +3,15 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.cli.console import Console
 from outrider.cli.options import add_output_options
 from outrider.cli.parsing import integer, number, numbers
 from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.analysis.benefit import Regime
 
 LONGEST = 16
 
@@ -38,6 +41,13 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--max-draft-len", type=integer(1), default=LONGEST, metavar="N", help="longest draft"
     )
+    _add_costs(parser)
+    add_output_options(parser)
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw speedup over draft length")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _add_costs(parser: argparse.ArgumentParser) -> None:
     costs = parser.add_argument_group("costs")
     costs.add_argument(
         "--draft-cost", type=number, default=0.0, metavar="C", help="of one draft token"
@@ -62,9 +72,22 @@ def add(commands: Any) -> None:
         metavar="V,V",
         help="of verifying 1, 2, … draft tokens, as measured",
     )
-    add_output_options(parser)
-    parser.add_argument("--plot", metavar="FILE.svg", help="draw speedup over draft length")
-    parser.set_defaults(run=run, parser=parser)
+    table = parser.add_argument_group("costs measured on a machine, instead")
+    table.add_argument(
+        "--profile", metavar="FILE", help="a step cost table, as `outrider profile --out` writes it"
+    )
+    table.add_argument(
+        "--batch",
+        type=integer(1),
+        nargs="+",
+        default=[1, 4, 16],
+        metavar="R",
+        help="requests at a time (default: 1 4 16)",
+    )
+    table.add_argument(
+        "--context", type=integer(1), default=256, metavar="N", help="tokens a row sees"
+    )
+    table.add_argument("--drafter", metavar="NAME", help="of the table, if it has several")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
     )
     from outrider.analysis.environment import environment
     from outrider.analysis.estimate import (
-        constant_regimes,
         estimate_figure,
         estimate_lines,
         estimate_record,
@@ -97,12 +119,7 @@ def run(args: argparse.Namespace) -> int:
         model = MeasuredRates.from_conditional(args.rates)
     else:
         model = ConstantRate(args.alpha)
-    regimes = constant_regimes(
-        draft_per_token=args.draft_cost,
-        draft_per_round=args.draft_cost_per_round,
-        per_row=args.row_cost,
-        verify=args.verify_costs,
-    )
+    regimes = _regimes(args)
     outlooks = [outlook(model, regime, args.max_draft_len) for regime in regimes]
     console = Console(no_color=args.no_color)
     for line in estimate_lines(outlooks):
@@ -119,3 +136,21 @@ def run(args: argparse.Namespace) -> int:
         record = estimate_record(outlooks) | known
         console.print_json({**record, "environment": environment(command)})
     return 0
+
+
+def _regimes(args: argparse.Namespace) -> "list[Regime]":
+    from outrider.analysis.estimate import constant_regimes, read_cost_table, table_regimes
+
+    if args.profile is None:
+        return constant_regimes(
+            draft_per_token=args.draft_cost,
+            draft_per_round=args.draft_cost_per_round,
+            per_row=args.row_cost,
+            verify=args.verify_costs,
+        )
+    constants = (args.draft_cost, args.draft_cost_per_round, args.row_cost, args.verify_costs)
+    if any(constants):
+        raise ConfigError("--profile says what everything costs; leave the constant costs out")
+    return table_regimes(
+        read_cost_table(args.profile), args.batch, context_len=args.context, drafter=args.drafter
+    )

@@ -1,6 +1,7 @@
 """Records of earlier runs become acceptance; what is no such record is refused by name."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from outrider.analysis.estimate import (
     estimate_lines,
     estimate_record,
     measured,
+    read_cost_table,
     read_record,
+    table_regimes,
 )
+from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
 from outrider.errors import ConfigError
 
 COUNTS = {"rounds": 8, "accepted_at": [3, 1], "verified_at": [4, 2]}
@@ -112,6 +116,58 @@ def test_measured_verify_costs_bound_the_draft_length() -> None:
     assert found.speedups == pytest.approx((1.0, 2 / 1.5, 3 / 2.0))
     (regime,) = constant_regimes(per_row=0.5)
     assert outlook(ConstantRate(1.0), regime, 1).speedups[1] == pytest.approx(2 / 1.5)
+
+
+def cost_table(**changes: Any) -> StepCostTable:
+    """Forwards of 10 ms and 1 ms a further row, 2 ms around them, drafts of 3 ms per request."""
+    rows = (1, 2, 4, 8, 16, 32)
+
+    def timing(seconds: float) -> Timing:
+        return Timing(seconds, 0.0, 9)
+
+    table = StepCostTable(
+        measured_on=MeasuredOn("here", "tiny", "native", 1),
+        rows=rows,
+        contexts=(128, 512),
+        forward=(tuple(timing(0.009 + 0.001 * n) for n in rows),) * 2,
+        host=((1, timing(0.002)), (16, timing(0.002))),
+        drafting={"suffix": ((1, timing(0.003)), (16, timing(0.048)))},
+    )
+    return replace(table, **changes)
+
+
+def test_a_table_prices_rounds_at_each_batch() -> None:
+    """Catches rows of one request taken for those of the batch, and drafting left out."""
+    one, four = table_regimes(cost_table(), [1, 4], context_len=256)
+    assert one.name == "1 at a time"
+    assert one.cost(3, 4.0) == pytest.approx((3 + 13 + 2) / (10 + 2))
+    assert four.cost(3, 4.0) == pytest.approx((12 + 25 + 2) / (13 + 2))
+    assert one.cost(3, 2.5) == pytest.approx((3 + 11.5 + 2) / (10 + 2))
+    assert (one.max_draft_len, four.max_draft_len) == (31, 7)
+    assert len(outlook(ConstantRate(0.5), four, 16).speedups) == 8
+    (many,) = table_regimes(cost_table(), [64], context_len=256)
+    assert outlook(ConstantRate(0.5), many, 16).speedups == (1.0,)
+
+
+def test_a_table_must_know_the_drafter() -> None:
+    """Catches drafting taken to be free because its name was not found."""
+    with pytest.raises(ConfigError, match="no drafter 'dspark'; it has 'suffix'"):
+        table_regimes(cost_table(), [1], context_len=256, drafter="dspark")
+    with pytest.raises(ConfigError, match="it has none"):
+        table_regimes(cost_table(drafting={}), [1], context_len=256)
+
+
+def test_a_useless_table_is_refused(tmp_path: Path) -> None:
+    """Catches an estimate from a disturbed measurement."""
+    path = tmp_path / "table.json"
+    path.write_text(cost_table().to_json(), "utf-8")
+    assert read_cost_table(path) == cost_table()
+    flat = tuple(Timing(0.01, 0.0, 9) for _ in range(6))
+    path.write_text(cost_table(forward=(flat, flat)).to_json(), "utf-8")
+    with pytest.raises(ConfigError, match="took no longer"):
+        read_cost_table(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_cost_table(tmp_path / "none")
 
 
 def test_the_figure_has_a_line_for_each_regime() -> None:
