@@ -159,9 +159,26 @@ def test_certify_passes_and_says_so(tiny: str, prompts: str, invoke: Invoke) -> 
     assert code == 0
     record = last_json(out)
     assert record["verdict"] == "lossless"
-    assert record["domains"]["words"]["prompts"] == 2
+    assert record["drafters"]["auto"]["domains"]["words"]["prompts"] == 2
     assert record["environment"]["command"][0] == "outrider"
     assert "verdict: lossless\n" in out
+
+
+def test_certify_takes_several_drafters(tiny: str, prompts: str, invoke: Invoke) -> None:
+    """Catches a drafter that is left out, and options that reach the wrong one."""
+    code, out, _ = invoke(
+        "certify", "--prompts", prompts, *model(tiny), "--max-tokens", "8", "--limit", "2",
+        "--temperature", "0", "--concurrency", "600", "--draft", "ngram", "random",
+        "--draft-len", "3", "--json",
+    )  # fmt: skip
+    assert code == 0
+    record = last_json(out)
+    assert list(record["drafters"]) == ["ngram", "random"]
+    assert record["drafters"]["ngram"]["speculative_config"]["num_speculative_tokens"] == 3
+    assert record["drafters"]["random"]["speculative_config"] is None
+    assert record["drafters"]["random"]["total"]["verified"] > 0
+    assert "== random\n" in out
+    assert "verdict of all: lossless\n" in out
 
 
 def test_certify_fails_on_a_broken_engine(
@@ -329,6 +346,12 @@ def test_models_and_info_list_what_there_is(
         (["generate", "hi", "--compare", "--n", "2"], "leave --n out"),
         (["certify", "--prompts", "none.jsonl"], "no prompt file"),
         (["certify", "--prompts", ".", "--draft", "off"], "nothing to certify"),
+        (["certify", "--prompts", ".", "--draft", "ngram", "off"], "nothing to certify"),
+        (["certify", "--prompts", ".", "--draft", "random", "--draft-model", "x"], "no model"),
+        (
+            ["certify", "--prompts", ".", "--draft", "ngram", "suffix", "--draft-model", "x"],
+            "belongs to one drafter",
+        ),
         (
             ["certify", "--prompts", ".", "--verify-rule", "rejection", "--temperature", "1"],
             "add 0 to --temperature",

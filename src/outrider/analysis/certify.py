@@ -1,15 +1,15 @@
 """Losslessness as a measurement: every prompt plain and speculative, compared token for token.
 
 The plain reference of a prompt is made once per temperature, at the smallest concurrency; each
-speculative run, at every concurrency, is held against it. What a difference means is judged by
-`divergence`. Under the `rejection` rule outputs are equal in distribution, not token for token, so
-there only temperature 0 is compared: a draft token then has probability 0 or 1, and the rule
-reduces to equality.
+speculative run, of every drafter at every concurrency, is held against it. What a difference means
+is judged by `divergence`. Under the `rejection` rule outputs are equal in distribution, not token
+for token, so there only temperature 0 is compared: a draft token then has probability 0 or 1, and
+the rule reduces to equality.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from outrider.analysis.closed_loop import Completed, Job, jobs_of, run_jobs
 from outrider.analysis.divergence import TOLERANCE_ULPS, Divergence, find_divergence
@@ -20,6 +20,11 @@ from outrider.core.request import SamplingParams
 from outrider.engine.llm import LLM
 
 Verdict = Literal["lossless", "lossless up to numeric ties", "not lossless"]
+_BEST_FIRST: Final[tuple[Verdict, ...]] = (
+    "lossless",
+    "lossless up to numeric ties",
+    "not lossless",
+)
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, how many of its steps are done, and how many there are."""
@@ -80,7 +85,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Certificate:
-    """The outcome of `certify`."""
+    """The outcome for one drafter."""
 
     total: Tally = field(default_factory=Tally)
     domains: dict[str, Tally] = field(default_factory=dict)
@@ -118,35 +123,41 @@ class Certificate:
 
 def certify(
     plain: LLM,
-    speculative: LLM,
+    drafting: Mapping[str, LLM],
     rows: Sequence[PromptRow],
     setting: CertifySetting,
     on_progress: OnProgress = lambda _what, _done, _all: None,
-) -> Certificate:
-    """Run and compare everything that `setting` asks for.
+) -> dict[str, Certificate]:
+    """Run and compare everything that `setting` asks for; a certificate per engine of `drafting`.
 
     Raises:
         RequestError: A prompt cannot be served or failed.
     """
-    certificate = Certificate()
     temperatures = setting.temperatures
-    if speculative.config.verify_rule == "rejection":
+    if plain.config.verify_rule == "rejection":
         temperatures = tuple(each for each in temperatures if each == 0)
-        certificate.skipped = tuple(each for each in setting.temperatures if each != 0)
-    progress = _Progress(
-        on_progress, len(rows) * len(temperatures) * (1 + len(setting.concurrencies))
-    )
+    skipped = tuple(each for each in setting.temperatures if each not in temperatures)
+    certificates = {name: Certificate(skipped=skipped) for name in drafting}
+    runs_per_prompt = 1 + len(drafting) * len(setting.concurrencies)
+    progress = _Progress(on_progress, len(rows) * len(temperatures) * runs_per_prompt)
     for temperature in temperatures:
         params = SamplingParams(
             temperature=temperature, max_tokens=setting.max_tokens, seed=setting.seed
         )
         jobs = jobs_of(plain, rows, params, raw=setting.raw)
         reference = _run(plain, jobs, min(setting.concurrencies), "plain", progress)
-        for concurrency in setting.concurrencies:
-            outputs = _run(speculative, jobs, concurrency, "speculative", progress)
-            _compare(certificate, plain, reference, outputs, concurrency)
-    _count_prompts(certificate, rows)
-    return certificate
+        for name, llm in drafting.items():
+            for concurrency in setting.concurrencies:
+                outputs = _run(llm, jobs, concurrency, name, progress)
+                _compare(certificates[name], plain, reference, outputs, concurrency)
+    for certificate in certificates.values():
+        _count_prompts(certificate, rows)
+    return certificates
+
+
+def overall(certificates: Iterable[Certificate]) -> Verdict:
+    """Give the worst of the verdicts."""
+    return max((each.verdict for each in certificates), key=_BEST_FIRST.index)
 
 
 def tolerance_record(dtype: str) -> dict[str, Any]:

@@ -15,6 +15,10 @@ from outrider.errors import ConfigError
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DRAFT = "auto"
 NO_DRAFT = "off"
+DRAFT_HELP = (
+    "auto (the drafter shipped for the model, suffix if there is none), ngram, suffix, "
+    f"ngram-table, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})"
+)
 WITHOUT_MODEL = ("auto", "ngram", "suffix")
 
 _ENGINE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineConfig)}
@@ -78,15 +82,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_speculation_options(parser: argparse.ArgumentParser, *, has_policy: bool = True) -> None:
-    """Add who drafts and how drafts are judged; and how many, unless the command says so."""
+def add_speculation_options(
+    parser: argparse.ArgumentParser, *, has_policy: bool = True, has_draft: bool = True
+) -> None:
+    """Add who drafts and how drafts are judged; and how many, unless the command says so.
+
+    A command without `has_draft` adds a `--draft` of its own.
+    """
     group = parser.add_argument_group("speculation")
-    group.add_argument(
-        "--draft",
-        metavar="METHOD",
-        help="auto (the drafter shipped for the model, suffix if there is none), ngram, suffix, "
-        f"ngram-table, draft-model, or {NO_DRAFT} (default: {DEFAULT_DRAFT})",
-    )
+    if has_draft:
+        group.add_argument("--draft", metavar="METHOD", help=DRAFT_HELP)
     group.add_argument("--draft-model", metavar="MODEL", help="checkpoint or table of the drafter")
     group.add_argument(
         "--draft-len", type=integer(1), metavar="N", help="longest draft (default: the method's)"
@@ -208,7 +213,10 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def seats(concurrency: int) -> dict[str, int]:
     """Give the engine options that let `concurrency` requests run at once; none if all can."""
-    return {"max_num_seqs": concurrency} if concurrency > _ENGINE_DEFAULTS["max_num_seqs"] else {}
+    if concurrency <= _ENGINE_DEFAULTS["max_num_seqs"]:
+        return {}
+    tokens = max(concurrency, _ENGINE_DEFAULTS["max_num_batched_tokens"])
+    return {"max_num_seqs": concurrency, "max_num_batched_tokens": tokens}
 
 
 def speculative_config(args: argparse.Namespace) -> SpeculativeConfig | None:

@@ -9,6 +9,7 @@ from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import Finish, FinishReason
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
+from outrider.drafters.base import Drafter
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
@@ -80,11 +81,11 @@ class LLM:
         plan = resolve(EngineConfig(model=model, speculative=speculative_config, **options))
         self._start(plan, plan.backend.load(plan.checkpoint))
 
-    def _start(self, plan: EnginePlan, model: LoadedModel) -> None:
+    def _start(self, plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) -> None:
         self.config = plan.config
         self._plan = plan
         self._model = model
-        self.engine: Engine = build(plan, model)
+        self.engine: Engine = build(plan, model, drafter)
         self.tokenizer: Tokenizer = plan.checkpoint.tokenizer
         self.spec: ModelSpec = plan.checkpoint.spec
         self._num_requests = 0
@@ -94,17 +95,22 @@ class LLM:
         self,
         *,
         speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+        drafter: Drafter | None = None,
         **options: Any,
     ) -> Self:
         """Make another engine over the same loaded weights, with a KV cache of its own.
 
-        It speculates as `speculative_config` says, by default not at all; `options` replace fields
-        of this engine's config. A trace is written by this engine alone, unless they name a file.
+        It speculates as `speculative_config` says, or with a `drafter` of the caller's, by default
+        not at all; `options` replace fields of this engine's config. A trace is written by this
+        engine alone, unless they name a file.
 
         Raises:
-            ConfigError: An option is unknown, cannot work, or would need other weights.
+            ConfigError: An option is unknown, cannot work, or would need other weights; or there
+                are two drafters.
             ModelError: The drafter cannot be used.
         """
+        if drafter is not None and speculative_config is not None:
+            raise ConfigError("a drafter and a speculative_config exclude each other; give one")
         speculative_config = _speculative(speculative_config)
         known = set(EngineConfig.__dataclass_fields__) - {"model", "speculative", *_OF_THE_WEIGHTS}
         for name in options:
@@ -114,7 +120,8 @@ class LLM:
             self.config, **{"speculative": speculative_config, "trace": None, **options}
         )
         other = object.__new__(type(self))
-        other._start(resolve(config, self._plan.checkpoint, self._plan.backend), self._model)
+        plan = resolve(config, self._plan.checkpoint, self._plan.backend)
+        other._start(plan, self._model, drafter)
         return other
 
     @property

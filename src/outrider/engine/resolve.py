@@ -80,11 +80,11 @@ def resolve(
     )
 
 
-def build(plan: EnginePlan, model: LoadedModel) -> Engine:
-    """Put the engine together around loaded weights."""
+def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) -> Engine:
+    """Put the engine together around loaded weights; `drafter` stands in for the config's."""
     config, spec = plan.config, plan.checkpoint.spec
     target = model.new_target(plan.num_kv_blocks, config.block_size)
-    drafter = _drafter(plan)
+    drafter = drafter or _drafter(plan)
     decided = _scheduling(plan, model, drafter)
     return Engine(
         EngineParts(

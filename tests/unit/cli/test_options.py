@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,8 @@ def test_every_method_is_offered() -> None:
     for command in ("generate", "certify"):
         commands = build_parser()._subparsers
         assert commands is not None
-        text = commands._group_actions[0].choices[command].format_help()  # type: ignore[index]
+        help_text = commands._group_actions[0].choices[command].format_help()  # type: ignore[index]
+        text = "".join(help_text.split())  # A line may end at the hyphen of a name.
         for method in DRAFTERS:
             assert method in text, (command, method)
 
@@ -120,9 +122,12 @@ def test_contradictions_are_refused(argv: list[str], says: str) -> None:
 
 def test_seats_are_added_only_when_needed() -> None:
     """Catches a concurrency that the engine's own limit cuts down without a word."""
-    default: int = EngineConfig(model="m").max_num_seqs
-    assert seats(default) == {}
-    assert seats(default + 1) == {"max_num_seqs": default + 1}
+    default = EngineConfig(model="m")
+    assert seats(default.max_num_seqs) == {}
+    assert seats(default.max_num_seqs + 1)["max_num_seqs"] == default.max_num_seqs + 1
+    for concurrency in (default.max_num_seqs + 1, default.max_num_batched_tokens + 100):
+        options: dict[str, Any] = {"model": "m", **seats(concurrency)}
+        assert EngineConfig(**options).max_num_seqs == concurrency
 
 
 def _option(name: str) -> str:
