@@ -7,6 +7,7 @@
     │   ├── UnsupportedModel   an architecture, a tensor type or a rope setting nobody here knows
     │   ├── CorruptCheckpoint  truncated, missing, misshapen or unreadable tensors and metadata
     │   └── IncompatibleDraft  a drafter that does not fit its target
+    ├── TrainingFailed         training cannot go on; what it saved before stays
     └── RequestError           one request that cannot go on; the engine keeps serving the others
         ├── RequestRejected    refused before it ran: empty, too long, an option out of range
         ├── CapacityError      refused because no KV cache of this engine could ever hold it
@@ -50,6 +51,10 @@ class CorruptCheckpoint(ModelError):
 
 class IncompatibleDraft(ModelError):
     """A drafter that does not fit its target."""
+
+
+class TrainingFailed(OutriderError):
+    """Training cannot go on; the last checkpoint stays."""
 
 
 class RequestError(OutriderError):

@@ -96,3 +96,14 @@ def sample(
     seeds: Sequence[int],
     positions: Sequence[int],
 ) -> list[int]: ...
+def block_loss(
+    machine: Machine,
+    logits: Any,
+    teacher: Any,
+    teacher_rows: Any,
+    labels: Any,
+    weights: Any,
+    terms: Any,
+) -> None: ...
+def softmax_rows(machine: Machine, logits: Any, log_rest: Any) -> None: ...
+def log_sum_exp_rows(machine: Machine, logits: Any, result: Any) -> None: ...

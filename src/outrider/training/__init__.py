@@ -1,1 +1,1 @@
-"""Data, objectives and loops that make drafters out of a target."""
+"""Training of drafters: data on disk, packing, objectives, optimisers, the loop and its records."""

@@ -49,4 +49,5 @@ NB_MODULE(_native, module) {
   outrider::bind_weights(module);
   outrider::bind_decoder(module);
   outrider::bind_sampling(module);
+  outrider::bind_training(module);
 }

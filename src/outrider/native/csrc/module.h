@@ -41,5 +41,6 @@ NumpyRows as_numpy(std::unique_ptr<Buffers::Lease> lease, size_t rows, size_t co
 void bind_weights(nb::module_& module);
 void bind_decoder(nb::module_& module);
 void bind_sampling(nb::module_& module);
+void bind_training(nb::module_& module);
 
 }  // namespace outrider

@@ -1,0 +1,1 @@
+"""Block drafters: DFlash and DSpark, one network for the trainer and for decoding."""

@@ -1,0 +1,129 @@
+"""One batch through the drafter, as in decoding but with the data's tokens before every slot."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from outrider.drafters.block.network import BlockNetwork
+from outrider.training.objectives import (
+    CE,
+    OVERLAP,
+    HeadInputs,
+    ObjectiveConfig,
+    d_pace_weights,
+    head_loss,
+    slot_weights,
+)
+from outrider.training.packing import PackedBatch
+from outrider.training.teacher import Teacher
+
+_TINY = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchLoss:
+    """The loss to follow, and what it is made of, per slot; zero where nothing is supervised."""
+
+    total: Float[Tensor, ""]
+    confidence: Float[Tensor, ""]
+    terms: Float[Tensor, "blocks drafts 4"]
+
+
+class DraftHead:
+    """The matrix [output matrix | markov_w2], kept together for one product.
+
+    The target's half is copied once, the Markov half whenever it has changed.
+    """
+
+    def __init__(self, teacher: Teacher, network: BlockNetwork, dtype: torch.dtype) -> None:
+        """Reserve the matrix and fill the target's half."""
+        rank = network.config.markov_rank
+        hidden = network.config.hidden_size
+        self.matrix = torch.empty(teacher.num_drafted, hidden + rank, dtype=dtype)
+        self.matrix[:, :hidden] = teacher.draft_head
+        self._markov = self.matrix[:, hidden:]
+        self._network = network
+
+    def refresh(self) -> None:
+        """Take over the present `markov_w2`."""
+        if self._network.markov_head is not None:
+            with torch.no_grad():
+                self._markov.copy_(self._network.markov_head.markov_w2.weight)
+
+
+def block_rows(
+    network: BlockNetwork, teacher: Teacher, batch: PackedBatch
+) -> Float[Tensor, "blocks drafts hidden"]:
+    """Rows of the slots that predict something, after the final norm, in the embedding's dtype."""
+    config = network.config
+    dtype = teacher.embedding.dtype
+    width = config.hidden_size * len(config.target_layer_ids)
+    context = network.fuse(batch.features[:, :width].to(dtype))
+    keys_values = network.context_keys_values(context, batch.positions)
+    tokens = torch.full_like(batch.block_positions, config.mask_token_id)
+    tokens[:, 0] = batch.anchors
+    rows: Tensor = network(
+        teacher.embedding[tokens], batch.block_positions, keys_values, batch.segments
+    )
+    return rows[:, config.slots_dropped :]
+
+
+def batch_loss(
+    network: BlockNetwork,
+    teacher: Teacher,
+    head: DraftHead,
+    batch: PackedBatch,
+    probabilities: Float[Tensor, "judged draft_vocab"],
+    objective: ObjectiveConfig,
+    machine: Any | None = None,
+) -> BatchLoss:
+    """Loss of a batch; every term is divided by the sum of the slot weights."""
+    hidden = block_rows(network, teacher, batch)
+    rows, markov_w2 = hidden, None
+    if network.markov_head is not None:
+        markov = network.markov_head.features(hidden, batch.previous)
+        rows, markov_w2 = torch.cat((hidden, markov), -1), network.markov_head.markov_w2.weight
+    labels = teacher.draft_index[batch.labels]
+    labels = torch.where((labels < teacher.num_drafted) & batch.is_supervised, labels, -1)
+    inputs = HeadInputs(
+        head.matrix,
+        probabilities,
+        batch.teacher.flatten(),
+        labels.flatten(),
+        torch.zeros(labels.numel(), 3),
+    )
+    flat = rows.flatten(0, 1)
+    weights = slot_weights(batch.is_supervised, objective.decay)
+    if objective.d_pace is not None:
+        with torch.no_grad():
+            _, first = head_loss(flat.detach(), None, inputs, machine)
+        ce = first[:, CE].view_as(weights)
+        weights = d_pace_weights(ce, batch.is_supervised, objective.d_pace)
+    weights = weights / (weights.sum() + _TINY)
+    per_term = torch.tensor((objective.ce, objective.l1, objective.kl))
+    inputs.weights.copy_(weights.flatten()[:, None] * per_term)
+    loss, terms = head_loss(flat, markov_w2, inputs, machine)
+    terms = terms.view(*labels.shape, 4)
+    confidence = _confidence_loss(network, hidden, batch, terms[..., OVERLAP], weights)
+    return BatchLoss(loss + objective.confidence * confidence, confidence.detach(), terms)
+
+
+def _confidence_loss(
+    network: BlockNetwork,
+    hidden: Tensor,
+    batch: PackedBatch,
+    overlap: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    if network.confidence_head is None:
+        return torch.zeros(())
+    previous = None if network.markov_head is None else network.markov_head.rows_of(batch.previous)
+    logits = network.confidence_head(hidden, previous)
+    losses = functional.binary_cross_entropy_with_logits(
+        logits, overlap.clamp(0, 1).to(logits.dtype), reduction="none"
+    )
+    return (losses * weights).sum()
