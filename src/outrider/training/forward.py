@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outrider.drafters.block.network import BlockNetwork
+from outrider.training.candidates import CandidateConfig, choose_candidates
 from outrider.training.objectives import (
     CE,
     OVERLAP,
@@ -80,6 +81,7 @@ def batch_loss(
     probabilities: Float[Tensor, "judged draft_vocab"],
     objective: ObjectiveConfig,
     machine: Any | None = None,
+    candidates: tuple[CandidateConfig, torch.Generator] | None = None,
 ) -> BatchLoss:
     """Loss of a batch; every term is divided by the sum of the slot weights."""
     hidden = block_rows(network, teacher, batch)
@@ -89,13 +91,7 @@ def batch_loss(
         rows, markov_w2 = torch.cat((hidden, markov), -1), network.markov_head.markov_w2.weight
     labels = teacher.draft_index[batch.labels]
     labels = torch.where((labels < teacher.num_drafted) & batch.is_supervised, labels, -1)
-    inputs = HeadInputs(
-        head.matrix,
-        probabilities,
-        batch.teacher.flatten(),
-        labels.flatten(),
-        torch.zeros(labels.numel(), 3),
-    )
+    inputs = _head_inputs(head, probabilities, batch, labels.flatten(), candidates)
     flat = rows.flatten(0, 1)
     weights = slot_weights(batch.is_supervised, objective.decay)
     if objective.d_pace is not None:
@@ -110,6 +106,28 @@ def batch_loss(
     terms = terms.view(*labels.shape, 4)
     confidence = _confidence_loss(network, hidden, batch, terms[..., OVERLAP], weights)
     return BatchLoss(loss + objective.confidence * confidence, confidence.detach(), terms)
+
+
+def _head_inputs(
+    head: DraftHead,
+    probabilities: Tensor,
+    batch: PackedBatch,
+    labels: Tensor,
+    candidates: tuple[CandidateConfig, torch.Generator] | None,
+) -> HeadInputs:
+    weights = torch.zeros(len(labels), 3)
+    if candidates is None:
+        return HeadInputs(head.matrix, probabilities, batch.teacher.flatten(), labels, weights)
+    chosen = choose_candidates(probabilities, labels[labels >= 0], *candidates)
+    return HeadInputs(
+        head.matrix[chosen.columns],
+        chosen.teacher(probabilities),
+        batch.teacher.flatten(),
+        torch.where(labels >= 0, chosen.place[labels], -1),
+        weights,
+        chosen.columns,
+        chosen.offset.to(head.matrix.dtype),
+    )
 
 
 def _confidence_loss(

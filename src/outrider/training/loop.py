@@ -16,6 +16,7 @@ from outrider.drafters.block.checkpoint import BlockCheckpoint
 from outrider.drafters.block.network import BlockNetwork
 from outrider.errors import TrainingFailed
 from outrider.training.acceptance import Acceptance, measure_acceptance
+from outrider.training.candidates import CandidateConfig
 from outrider.training.checkpoint import (
     BEST,
     LAST,
@@ -25,7 +26,6 @@ from outrider.training.checkpoint import (
     save_drafter,
     save_state,
 )
-from outrider.training.dataset import Document
 from outrider.training.forward import BatchLoss, DraftHead, batch_loss
 from outrider.training.objectives import CE, L1, OVERLAP, ObjectiveConfig
 from outrider.training.optim import OptimConfig, Optimizer, schedule
@@ -37,6 +37,7 @@ Metrics = dict[str, Any]
 Watch = Callable[[Metrics], None]
 
 _LOG_STEPS = 20
+_SEED_STRIDE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class LoopConfig:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    candidates: CandidateConfig | None = field(default_factory=CandidateConfig)
 
 
 @dataclass(slots=True)
@@ -119,7 +121,6 @@ class Trainer:
             OSError: the disk is full; the last checkpoint stays.
         """
         self._run.mkdir(parents=True, exist_ok=True)
-        held_out = self._sampler.held_out(self.config.held_out_documents)
         batches = self._sampler.batches(self.network.config)
         saved = evaluated = self.progress.seconds
         while not self.stop_asked and self._share_done() < 1:
@@ -131,12 +132,12 @@ class Trainer:
                 self._log(self._summary(), watch)
             if self.progress.seconds - evaluated > 60 * self.config.eval_minutes:
                 evaluated = self.progress.seconds
-                self._evaluate(held_out, watch)
+                self._evaluate(watch)
             if self.progress.seconds - saved > 60 * self.config.save_minutes:
                 saved = self.progress.seconds
                 self._save()
         self._save()
-        return self._evaluate(held_out, watch)
+        return self._evaluate(watch)
 
     def _share_done(self) -> float:
         if self.config.steps is not None:
@@ -154,6 +155,7 @@ class Trainer:
             probabilities,
             self.config.objective,
             self._machine,
+            self._candidates(),
         )
         value = float(loss.total.detach())
         if not math.isfinite(value):
@@ -168,6 +170,12 @@ class Trainer:
         self.progress.step += 1
         self.progress.slots += int(batch.is_supervised.sum())
         return _metrics_of(loss, batch) | {"loss": value, "grad_norm": norm, "rate": rate}
+
+    def _candidates(self) -> tuple[CandidateConfig, torch.Generator] | None:
+        if self.config.candidates is None:
+            return None
+        seed = self.config.sampler.seed * _SEED_STRIDE + self.progress.step
+        return self.config.candidates, torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
     def _probabilities(self, indices: list[int], batch: PackedBatch) -> Tensor:
@@ -204,8 +212,9 @@ class Trainer:
             "overlap": [round(sum(values) / count, 4) for values in overlaps],
         }
 
-    def _evaluate(self, held_out: list[Document], watch: Watch) -> Acceptance:
+    def _evaluate(self, watch: Watch) -> Acceptance:
         self._head.refresh()
+        held_out = self._sampler.held_out(self.config.held_out_documents)
         found = measure_acceptance(self.network, self.teacher, self._head, held_out)
         results = {
             "step": self.progress.step,
@@ -214,6 +223,7 @@ class Trainer:
             "mean_accept_length": round(found.mean_accept_length, 4),
             "conditional_accept_rates": [round(rate, 4) for rate in found.conditional_accept_rates],
             "rounds": found.rounds,
+            "documents": len(held_out),
         }
         if found.mean_accept_length > self.progress.best:
             self.progress.best = found.mean_accept_length

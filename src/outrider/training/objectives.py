@@ -45,15 +45,18 @@ DFLASH = ObjectiveConfig(ce=1.0, l1=0.0, confidence=0.0)
 class HeadInputs:
     """Rows of slots for the output matrix, and what they are held against.
 
-    `matrix` is [head | markov_w2] with a row per token of the draft vocabulary; `labels` are
-    draft ids, -1 where the data token cannot be drafted; `weights` are those of ce, l1 and kl.
+    `matrix` is [head | markov_w2] with a row per candidate; `labels` are candidates, -1 where the
+    data token is none; `weights` are those of ce, l1 and kl. `columns` are the draft ids of the
+    candidates, None for the whole draft vocabulary, and `offset` is added to their logits.
     """
 
-    matrix: Float[Tensor, "draft_vocab features"]
-    teacher: Float[Tensor, "judged draft_vocab"]
+    matrix: Float[Tensor, "candidates features"]
+    teacher: Float[Tensor, "judged candidates"]
     teacher_rows: Int[Tensor, " rows"]
     labels: Int[Tensor, " rows"]
     weights: Float[Tensor, "rows 3"]
+    columns: Int[Tensor, " candidates"] | None = None
+    offset: Float[Tensor, " candidates"] | None = None
 
 
 def slot_weights(
@@ -102,17 +105,28 @@ class _HeadLoss(torch.autograd.Function):
         terms = torch.empty(len(rows), 4)
         row_gradient = torch.empty_like(rows)
         rank = 0 if markov_w2 is None else markov_w2.shape[1]
-        matrix_gradient = None if markov_w2 is None else torch.zeros_like(markov_w2)
+        partial = torch.zeros(
+            len(inputs.matrix), rank, dtype=torch.promote_types(rows.dtype, torch.float32)
+        )
         for start in range(0, len(rows), CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS)
             logits = rows[part] @ inputs.matrix.T
+            if inputs.offset is not None:
+                logits += inputs.offset
             if machine is None:
                 gradient = _torch_terms(logits, inputs, part, terms[part])
             else:
                 gradient = _native_terms(logits, inputs, part, terms[part], machine)
             torch.mm(gradient, inputs.matrix, out=row_gradient[part])
-            if matrix_gradient is not None:
-                matrix_gradient += gradient.T @ rows[part, -rank:]
+            if rank:
+                partial += gradient.T @ rows[part, -rank:]
+        matrix_gradient = None
+        if markov_w2 is not None:
+            matrix_gradient = partial
+            if inputs.columns is not None:
+                matrix_gradient = torch.zeros_like(markov_w2).index_copy_(
+                    0, inputs.columns, partial
+                )
         ctx.save_for_backward(row_gradient, matrix_gradient)
         # Outside the draft vocabulary the drafter has nothing, so L1 follows from the overlap.
         terms[:, L1] = 2 - 2 * terms[:, OVERLAP]

@@ -16,6 +16,8 @@ from outrider.training.dataset import Manifest, frequent_tokens, list_shards, to
 from outrider.training.teacher import Teacher
 
 _WEIGHT_SCALE = 0.02
+_FIRST_NORM = 0.3
+"""Share of the target's final norm: with all of it, first logits would be sure of nonsense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +105,7 @@ def draft_vocabulary(data: Path, config: BlockConfig) -> Int[Tensor, " draft_voc
 def new_network(config: BlockConfig, teacher: Teacher, seed: int) -> BlockNetwork:
     """A network with drawn weights in float32.
 
-    Outputs of the layers start small, and the last norm starts as the target's, so that the first
-    logits have the scale the output matrix is made for.
+    Outputs of the layers start small, and the last norm starts in the direction of the target's.
     """
     network = BlockNetwork(config)
     generator = torch.Generator().manual_seed(seed)
@@ -112,7 +113,7 @@ def new_network(config: BlockConfig, teacher: Teacher, seed: int) -> BlockNetwor
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name == "norm.weight":
-                parameter.copy_(teacher.norm_weight)
+                parameter.copy_(_FIRST_NORM * teacher.norm_weight)
             elif name.endswith("norm.weight"):
                 parameter.fill_(1.0)
             elif name.endswith("bias"):
