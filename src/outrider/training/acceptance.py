@@ -12,11 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from outrider.drafters.block.network import BlockNetwork
-from outrider.training.dataset import Document
-from outrider.training.forward import DraftHead, block_rows
+from outrider.training.dataset import FeaturedDocument
+from outrider.training.forward import Trainee, block_rows
 from outrider.training.packing import PackedBatch, anchor_candidates, pack
-from outrider.training.teacher import Teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +52,10 @@ class Acceptance:
 
 
 @torch.no_grad()
-def greedy_drafts(
-    network: BlockNetwork, teacher: Teacher, head: DraftHead, batch: PackedBatch
-) -> Int[Tensor, "blocks drafts"]:
+def greedy_drafts(trainee: Trainee, batch: PackedBatch) -> Int[Tensor, "blocks drafts"]:
     """The likeliest draft of every block, each token given the ones drafted before it."""
-    hidden = block_rows(network, teacher, batch)
-    markov = network.markov_head
+    hidden = block_rows(trainee, batch)
+    markov = trainee.network.markov_head
     previous = batch.anchors
     state = None if markov is None else markov.initial_state(hidden[:, 0])
     drafts = []
@@ -69,26 +65,21 @@ def greedy_drafts(
             assert state is not None
             features, state = markov.step(rows, previous, state)
             rows = torch.cat((rows, features), -1)
-        previous = teacher.draft_ids[(rows @ head.matrix.T).argmax(-1)]
+        previous = trainee.teacher.draft_ids[(rows @ trainee.head.T).argmax(-1)]
         drafts.append(previous)
     return torch.stack(drafts, 1)
 
 
-def measure_acceptance(
-    network: BlockNetwork,
-    teacher: Teacher,
-    head: DraftHead,
-    documents: Sequence[Document],
-) -> Acceptance:
+def measure_acceptance(trainee: Trainee, documents: Sequence[FeaturedDocument]) -> Acceptance:
     """Walk the rounds of decoding every document greedily."""
-    size = network.config.num_drafts
+    size = trainee.network.config.num_drafts
     total = Acceptance(0, 0, (0,) * size, (0,) * size)
     for document in documents:
         anchors = anchor_candidates(document.loss_mask)
         if not len(anchors):
             continue
-        batch = pack([document], [anchors], network.config)
-        drafts = greedy_drafts(network, teacher, head, batch)
+        batch = pack([document], [anchors], trainee.network.config)
+        drafts = greedy_drafts(trainee, batch)
         right = ((drafts == batch.labels) & batch.is_supervised).cumprod(1).sum(1)
         total += _walk(anchors.tolist(), right.tolist(), batch.is_supervised.sum(1).tolist(), size)
     return total

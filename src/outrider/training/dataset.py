@@ -28,7 +28,7 @@ _HASH_RANGE = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Document:
+class FeaturedDocument:
     """One conversation: tokens, which of them the target wrote, and features per token."""
 
     tokens: Int[Tensor, " tokens"]
@@ -149,7 +149,7 @@ class DocumentReader:
         """Open nothing yet."""
         self._shards: dict[Path, Any] = {}
 
-    def read(self, info: DocumentInfo) -> Document:
+    def read(self, info: DocumentInfo) -> FeaturedDocument:
         """Read one document."""
         if info.shard not in self._shards:
             file = open_shard(info.shard)
@@ -157,7 +157,7 @@ class DocumentReader:
                 file.get_slice(name) for name in ("tokens", "loss_mask", "features")
             )
         tokens, mask, features = (part[info.start : info.end] for part in self._shards[info.shard])
-        return Document(tokens.to(torch.int64), mask.to(torch.bool), features)
+        return FeaturedDocument(tokens.to(torch.int64), mask.to(torch.bool), features)
 
 
 def token_counts(shards: Sequence[Path], vocab_size: int) -> Int[Tensor, " vocab"]:

@@ -34,82 +34,81 @@ class BatchLoss:
     terms: Float[Tensor, "blocks drafts 4"]
 
 
-class DraftHead:
-    """The matrix [output matrix | markov_w2], kept together for one product.
+class Trainee:
+    """A drafter in training, with what it is trained against.
 
-    The target's half is copied once, the Markov half whenever it has changed.
+    `head` is [output matrix | markov_w2], kept together for one product: the target's half is
+    copied once, the Markov half at every `refresh`. Products are taken in the dtype of the
+    teacher's matrices; `machine` is the native one for losses in bfloat16, None for torch.
     """
 
-    def __init__(self, teacher: Teacher, network: BlockNetwork, dtype: torch.dtype) -> None:
-        """Reserve the matrix and fill the target's half."""
-        rank = network.config.markov_rank
+    def __init__(self, network: BlockNetwork, teacher: Teacher, machine: Any | None = None) -> None:
+        """Reserve the matrix and fill it."""
+        self.network, self.teacher, self.machine = network, teacher, machine
         hidden = network.config.hidden_size
-        self.matrix = torch.empty(teacher.num_drafted, hidden + rank, dtype=dtype)
-        self.matrix[:, :hidden] = teacher.draft_head
-        self._markov = self.matrix[:, hidden:]
-        self._network = network
+        self.head = torch.empty(
+            teacher.num_drafted, hidden + network.config.markov_rank, dtype=teacher.head.dtype
+        )
+        self.head[:, :hidden] = teacher.draft_head
+        self._markov = self.head[:, hidden:]
+        self.refresh()
 
     def refresh(self) -> None:
         """Take over the present `markov_w2`."""
-        if self._network.markov_head is not None:
+        if self.network.markov_head is not None:
             with torch.no_grad():
-                self._markov.copy_(self._network.markov_head.markov_w2.weight)
+                self._markov.copy_(self.network.markov_head.markov_w2.weight)
 
 
-def block_rows(
-    network: BlockNetwork, teacher: Teacher, batch: PackedBatch
-) -> Float[Tensor, "blocks drafts hidden"]:
-    """Rows of the slots that predict something, after the final norm, in the embedding's dtype."""
+def block_rows(trainee: Trainee, batch: PackedBatch) -> Float[Tensor, "blocks drafts hidden"]:
+    """Rows of the slots that predict something, after the final norm, in the head's dtype."""
+    network, embedding = trainee.network, trainee.teacher.embedding
     config = network.config
-    dtype = teacher.embedding.dtype
+    dtype = embedding.dtype
     width = config.hidden_size * len(config.target_layer_ids)
     context = network.fuse(batch.features[:, :width].to(dtype))
     keys_values = network.context_keys_values(context, batch.positions)
     tokens = torch.full_like(batch.block_positions, config.mask_token_id)
     tokens[:, 0] = batch.anchors
-    rows: Tensor = network(
-        teacher.embedding[tokens], batch.block_positions, keys_values, batch.segments
-    )
+    rows: Tensor = network(embedding[tokens], batch.block_positions, keys_values, batch.segments)
     return rows[:, config.slots_dropped :]
 
 
 def batch_loss(
-    network: BlockNetwork,
-    teacher: Teacher,
-    head: DraftHead,
+    trainee: Trainee,
     batch: PackedBatch,
     probabilities: Float[Tensor, "judged draft_vocab"],
     objective: ObjectiveConfig,
-    machine: Any | None = None,
     candidates: tuple[CandidateConfig, torch.Generator] | None = None,
 ) -> BatchLoss:
     """Loss of a batch; every term is divided by the sum of the slot weights."""
-    hidden = block_rows(network, teacher, batch)
+    network, teacher = trainee.network, trainee.teacher
+    hidden = block_rows(trainee, batch)
     rows, markov_w2 = hidden, None
     if network.markov_head is not None:
         markov = network.markov_head.features(hidden, batch.previous)
         rows, markov_w2 = torch.cat((hidden, markov), -1), network.markov_head.markov_w2.weight
     labels = teacher.draft_index[batch.labels]
     labels = torch.where((labels < teacher.num_drafted) & batch.is_supervised, labels, -1)
-    inputs = _head_inputs(head, probabilities, batch, labels.flatten(), candidates)
+    inputs = _head_inputs(trainee.head, probabilities, batch, labels.flatten(), candidates)
     flat = rows.flatten(0, 1)
     weights = slot_weights(batch.is_supervised, objective.decay)
     if objective.d_pace is not None:
         with torch.no_grad():
-            _, first = head_loss(flat.detach(), None, inputs, machine)
+            _, first = head_loss(flat.detach(), None, inputs, trainee.machine)
         ce = first[:, CE].view_as(weights)
         weights = d_pace_weights(ce, batch.is_supervised, objective.d_pace)
     weights = weights / (weights.sum() + _TINY)
     per_term = torch.tensor((objective.ce, objective.l1, objective.kl))
     inputs.weights.copy_(weights.flatten()[:, None] * per_term)
-    loss, terms = head_loss(flat, markov_w2, inputs, machine)
+    loss, terms = head_loss(flat, markov_w2, inputs, trainee.machine)
     terms = terms.view(*labels.shape, 4)
     confidence = _confidence_loss(network, hidden, batch, terms[..., OVERLAP], weights)
     return BatchLoss(loss + objective.confidence * confidence, confidence.detach(), terms)
 
 
 def _head_inputs(
-    head: DraftHead,
+    head: Tensor,
     probabilities: Tensor,
     batch: PackedBatch,
     labels: Tensor,
@@ -117,16 +116,16 @@ def _head_inputs(
 ) -> HeadInputs:
     weights = torch.zeros(len(labels), 3)
     if candidates is None:
-        return HeadInputs(head.matrix, probabilities, batch.teacher.flatten(), labels, weights)
+        return HeadInputs(head, probabilities, batch.teacher.flatten(), labels, weights)
     chosen = choose_candidates(probabilities, labels[labels >= 0], *candidates)
     return HeadInputs(
-        head.matrix[chosen.columns],
+        head[chosen.columns],
         chosen.teacher(probabilities),
         batch.teacher.flatten(),
         torch.where(labels >= 0, chosen.place[labels], -1),
         weights,
         chosen.columns,
-        chosen.offset.to(head.matrix.dtype),
+        chosen.offset.to(head.dtype),
     )
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from outrider.drafters.block.checkpoint import BlockCheckpoint
-from outrider.drafters.block.network import BlockNetwork
 from outrider.errors import TrainingFailed
 from outrider.training.acceptance import Acceptance, measure_acceptance
 from outrider.training.candidates import CandidateConfig
@@ -26,12 +25,11 @@ from outrider.training.checkpoint import (
     save_drafter,
     save_state,
 )
-from outrider.training.forward import BatchLoss, DraftHead, batch_loss
+from outrider.training.forward import BatchLoss, Trainee, batch_loss
 from outrider.training.objectives import CE, L1, OVERLAP, ObjectiveConfig
 from outrider.training.optim import OptimConfig, Optimizer, schedule
 from outrider.training.packing import PackedBatch
 from outrider.training.sampler import Cursor, Sampler, SamplerConfig
-from outrider.training.teacher import Teacher
 
 Metrics = dict[str, Any]
 Watch = Callable[[Metrics], None]
@@ -75,27 +73,20 @@ class Trainer:
 
     def __init__(
         self,
-        network: BlockNetwork,
-        teacher: Teacher,
+        trainee: Trainee,
         data: Path,
         run: Path,
         config: LoopConfig,
         provenance: Provenance,
-        machine: Any | None = None,
     ) -> None:
-        """Prepare a fresh run; `resume` continues an older one.
-
-        Parameters are trained in their own dtype, products are taken in the teacher's. `machine`
-        is the native one for the loss, None for torch.
-        """
-        self.network, self.teacher, self.config = network, teacher, config
+        """Prepare a fresh run; `resume` continues an older one."""
+        self.network, self.config = trainee.network, config
         self.progress = Progress()
         self.stop_asked = False
-        self._run, self._data, self._provenance, self._machine = run, data, provenance, machine
-        if network.markov_head is not None:
-            network.markov_head.markov_w1.sparse = True
-        self._optimizer = Optimizer(network.named_parameters(), config.optim)
-        self._head = DraftHead(teacher, network, teacher.embedding.dtype)
+        self._trainee, self._run, self._data, self._provenance = trainee, run, data, provenance
+        if self.network.markov_head is not None:
+            self.network.markov_head.markov_w1.sparse = True
+        self._optimizer = Optimizer(self.network.named_parameters(), config.optim)
         self._sampler = Sampler(data, config.sampler, Cursor())
         self._log_rest: dict[int, Tensor] = {}
         self._recent: deque[Metrics] = deque(maxlen=_LOG_STEPS)
@@ -145,17 +136,10 @@ class Trainer:
         return self.progress.seconds / (60 * (self.config.minutes or 1.0))
 
     def _step(self, indices: list[int], batch: PackedBatch) -> Metrics:
-        self._head.refresh()
+        self._trainee.refresh()
         probabilities = self._probabilities(indices, batch)
         loss = batch_loss(
-            self.network,
-            self.teacher,
-            self._head,
-            batch,
-            probabilities,
-            self.config.objective,
-            self._machine,
-            self._candidates(),
+            self._trainee, batch, probabilities, self.config.objective, self._candidates()
         )
         value = float(loss.total.detach())
         if not math.isfinite(value):
@@ -183,16 +167,15 @@ class Trainer:
 
         What lies outside the draft vocabulary is computed once per document and kept.
         """
-        last = batch.features[:, -len(self.teacher.norm_weight) :]
+        teacher, machine = self._trainee.teacher, self._trainee.machine
+        last = batch.features[:, -len(teacher.norm_weight) :]
         for index, segment in zip(indices, batch.segments, strict=True):
             if index not in self._log_rest:
                 rows = slice(segment.first_row, segment.end_row)
-                self._log_rest[index] = self.teacher.log_rest(
-                    last[rows], batch.following[rows], self._machine
-                )
+                self._log_rest[index] = teacher.log_rest(last[rows], batch.following[rows], machine)
         log_rest = torch.cat([self._log_rest[index] for index in indices])
-        return self.teacher.distributions(
-            last[batch.judged], batch.following[batch.judged], log_rest[batch.judged], self._machine
+        return teacher.distributions(
+            last[batch.judged], batch.following[batch.judged], log_rest[batch.judged], machine
         )
 
     def _summary(self) -> Metrics:
@@ -213,9 +196,9 @@ class Trainer:
         }
 
     def _evaluate(self, watch: Watch) -> Acceptance:
-        self._head.refresh()
+        self._trainee.refresh()
         held_out = self._sampler.held_out(self.config.held_out_documents)
-        found = measure_acceptance(self.network, self.teacher, self._head, held_out)
+        found = measure_acceptance(self._trainee, held_out)
         results = {
             "step": self.progress.step,
             "slots": self.progress.slots,
@@ -245,7 +228,7 @@ class Trainer:
 
     def _checkpoint(self) -> BlockCheckpoint:
         whole = self.network.config.draft_vocab_size is None
-        return BlockCheckpoint(self.network, None if whole else self.teacher.draft_ids)
+        return BlockCheckpoint(self.network, None if whole else self._trainee.teacher.draft_ids)
 
     def _log(self, metrics: Metrics, watch: Watch) -> None:
         with (self._run / METRICS_FILE).open("a", encoding="utf-8") as file:

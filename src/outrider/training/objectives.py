@@ -87,7 +87,7 @@ def head_loss(
 
     `machine` is the native one that computes the loss of bfloat16 rows; None computes in torch.
     """
-    loss, terms = _HeadLoss.apply(rows, markov_w2, inputs, machine)
+    loss, terms = _HeadLoss.apply(rows, markov_w2, inputs, machine)  # type: ignore[no-untyped-call]
     return loss, terms
 
 

@@ -179,7 +179,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
         mixed = (gram @ gram).mul_(quintic).add_(gram, alpha=cubic)
         mixed.diagonal().add_(linear)
         rows = mixed @ rows
-    return (rows.T if is_tall else rows).to(matrix.dtype)
+    result: Tensor = (rows.T if is_tall else rows).to(matrix.dtype)
+    return result
 
 
 def _coalesced(parameter: nn.Parameter) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outrider.drafters.block.config import BlockConfig
 from outrider.drafters.block.network import Segment
-from outrider.training.dataset import Document
+from outrider.training.dataset import FeaturedDocument
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +22,8 @@ class PackedBatch:
 
     Draft j of a block with its anchor at position a stands for the token at a + j + 1; the token
     before it and the target's features that predict it are at a + j, in both layouts. `following`
-    is the document's next token, at its end the last one. `judged` lists context rows whose distribution is needed, `teacher` points into it.
+    is the document's next token, at its end the last one. `judged` lists context rows whose
+    distribution is needed, `teacher` points into it.
     """
 
     features: Float[Tensor, "context taps_hidden"]
@@ -49,7 +50,7 @@ def anchor_candidates(loss_mask: Bool[Tensor, " tokens"]) -> Int[Tensor, " ancho
 
 
 def draw_anchors(
-    document: Document, share: float, generator: torch.Generator
+    document: FeaturedDocument, share: float, generator: torch.Generator
 ) -> Int[Tensor, " anchors"]:
     """A share of the candidates without replacement, at least one of them, in order."""
     candidates = anchor_candidates(document.loss_mask)
@@ -59,7 +60,9 @@ def draw_anchors(
 
 
 def pack(
-    documents: Sequence[Document], anchors: Sequence[Int[Tensor, " anchors"]], config: BlockConfig
+    documents: Sequence[FeaturedDocument],
+    anchors: Sequence[Int[Tensor, " _"]],
+    config: BlockConfig,
 ) -> PackedBatch:
     """Lay documents and their blocks side by side."""
     parts = [
@@ -107,7 +110,7 @@ class _Blocks:
 
 
 def _blocks_of(
-    document: Document, anchors: Int[Tensor, " anchors"], config: BlockConfig
+    document: FeaturedDocument, anchors: Int[Tensor, " anchors"], config: BlockConfig
 ) -> _Blocks:
     length = len(document.tokens)
     sources = anchors[:, None] + torch.arange(config.num_drafts)

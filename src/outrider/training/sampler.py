@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from outrider.drafters.block.config import BlockConfig
 from outrider.errors import ConfigError
 from outrider.training.dataset import (
-    Document,
     DocumentInfo,
     DocumentReader,
+    FeaturedDocument,
     list_documents,
     list_shards,
 )
@@ -69,7 +71,7 @@ class Sampler:
         self._documents = self._training_documents(shards[: cursor.num_shards])
         self._order = self._shuffled()
 
-    def held_out(self, limit: int) -> list[Document]:
+    def held_out(self, limit: int) -> list[FeaturedDocument]:
         """Up to `limit` held-out documents that the target wrote greedily."""
         infos = [
             info
@@ -81,8 +83,10 @@ class Sampler:
     def batches(self, block_config: BlockConfig) -> Iterator[tuple[list[int], PackedBatch]]:
         """Batches with the indices of their documents, from the cursor on, without an end."""
         while True:
-            documents, anchors, indices = [], [], []
-            while sum(map(len, anchors)) < self._config.blocks_per_step:
+            documents: list[FeaturedDocument] = []
+            anchors: list[Int[Tensor, " anchors"]] = []
+            indices: list[int] = []
+            while sum(len(drawn) for drawn in anchors) < self._config.blocks_per_step:
                 index = self._next()
                 document = self._reader.read(self._documents[index])
                 generator = self._generator(self.cursor.epoch, index + 1)

@@ -174,7 +174,7 @@ def dequantised(blocks: Tensor, kind: str) -> Tensor:
 def bytes_per_row(size: int, kind: str) -> int:
     """Bytes of a row of `size` values stored as `kind`."""
     values, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
-    return size // values * num_bytes
+    return int(size // values * num_bytes)
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:

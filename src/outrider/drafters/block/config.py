@@ -99,7 +99,13 @@ class BlockConfig:
         return self.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
 
     def _check_sizes(self) -> None:
-        sizes = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
+        sizes: tuple[str, ...] = (
+            "hidden_size",
+            "intermediate_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+        )
         sizes += ("head_dim", "vocab_size", "num_target_layers", "max_context_len")
         for name in sizes:
             if getattr(self, name) < 1:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outrider.drafters.block.config import BlockConfig
+from outrider.drafters.block.config import BlockConfig, MarkovType
 from outrider.models.layers import Linear
 
 Slots = Float[Tensor, "*slots hidden"]
@@ -23,22 +23,23 @@ class MarkovHead(nn.Module):
     (arXiv 2607.05147), section 3; three types:
 
     - vanilla: m = e, the row of the previous token;
-    - gated: m = σ(gate_proj[h ; e]) * e;
-    - rnn: (g, c, o) = joint_proj[s ; e ; h]; s' = σ(g) s + (1 − σ(g)) tanh(c); m = tanh(o).
+    - gated: m = sigmoid(gate_proj[h ; e]) * e;
+    - rnn: (g, c, o) = joint_proj[s ; e ; h]; s' = sigmoid(g) s + (1 − sigmoid(g)) tanh(c);
+      m = tanh(o).
     """
 
     def __init__(self, config: BlockConfig) -> None:
         """Create the head with uninitialised weights."""
         super().__init__()
         rank, hidden = config.markov_rank, config.hidden_size
-        self.type = config.markov_type
+        self.markov_type: MarkovType = config.markov_type
         self.markov_w1 = nn.Embedding(
             config.vocab_size, rank, _weight=torch.empty(config.vocab_size, rank)
         )
         self.markov_w2 = Linear(rank, config.head_size, bias=False)
-        if self.type == "gated":
+        if self.markov_type == "gated":
             self.gate_proj = Linear(hidden + rank, rank)
-        if self.type == "rnn":
+        if self.markov_type == "rnn":
             self.joint_proj = Linear(2 * rank + hidden, 3 * rank)
 
     def rows_of(self, tokens: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens rank"]:
@@ -50,7 +51,7 @@ class MarkovHead(nn.Module):
     ) -> Float[Tensor, "blocks slots rank"]:
         """Markov features of whole blocks, given the token before every slot."""
         rows = self.rows_of(previous).to(hidden.dtype)
-        if self.type != "rnn":
+        if self.markov_type != "rnn":
             return self._memoryless(hidden, rows)
         state = self.initial_state(hidden[:, 0])
         steps = []
@@ -67,7 +68,7 @@ class MarkovHead(nn.Module):
     ) -> tuple[Float[Tensor, "blocks rank"], Float[Tensor, "blocks rank"]]:
         """Markov features of one slot per block, and the state after it."""
         rows = self.rows_of(previous).to(hidden.dtype)
-        if self.type == "rnn":
+        if self.markov_type == "rnn":
             return self._recurrent(hidden, rows, state)
         return self._memoryless(hidden, rows), state
 
@@ -76,7 +77,7 @@ class MarkovHead(nn.Module):
         return hidden.new_zeros(hidden.shape[0], self.markov_w1.weight.shape[1])
 
     def _memoryless(self, hidden: Slots, rows: MarkovRows) -> MarkovRows:
-        if self.type == "vanilla":
+        if self.markov_type == "vanilla":
             return rows
         gate = apply_linear(self.gate_proj, torch.cat((hidden, rows), -1))
         return torch.sigmoid(gate) * rows
@@ -114,5 +115,9 @@ def apply_linear(
     layer: nn.Linear, inputs: Float[Tensor, "*rows size"]
 ) -> Float[Tensor, "*rows out"]:
     """Apply `layer` in the dtype of its inputs, whatever dtype its weights are kept in."""
-    bias = None if layer.bias is None else layer.bias.to(inputs.dtype)
-    return functional.linear(inputs, layer.weight.to(inputs.dtype), bias)
+    bias: Tensor | None = layer.bias
+    return functional.linear(
+        inputs,
+        layer.weight.to(inputs.dtype),
+        None if bias is None else bias.to(inputs.dtype),
+    )

@@ -28,7 +28,8 @@ from outrider.models.spec import RopeSpec
 ContextRows = Float[Tensor, "context hidden"]
 ContextHeads = Float[Tensor, "context kv_heads head_dim"]
 BlockRows = Float[Tensor, "blocks slots hidden"]
-BlockHeads = Float[Tensor, "blocks slots any_heads head_dim"]
+BlockQueries = Float[Tensor, "blocks slots heads head_dim"]
+BlockKeysValues = Float[Tensor, "blocks slots kv_heads head_dim"]
 LayerContext = tuple[ContextHeads, ContextHeads]
 
 
@@ -82,7 +83,11 @@ class BlockNetwork(nn.Module):
     ) -> list[LayerContext]:
         """Keys, rotated to their positions, and values of context rows, for every layer."""
         tables = self.rotary.tables(positions, context.dtype)
-        return [layer.self_attn.keys_values(context, tables) for layer in self.layers]
+        return [
+            layer.self_attn.keys_values(context, tables)
+            for layer in self.layers
+            if isinstance(layer, BlockLayer)
+        ]
 
     def forward(
         self,
@@ -194,7 +199,10 @@ class BlockAttention(nn.Module):
                         keys[segment.first_block : segment.end_block],
                         values[segment.first_block : segment.end_block],
                     ),
-                    tuple(part[segment.first_row : segment.end_row] for part in context),
+                    (
+                        context[0][segment.first_row : segment.end_row],
+                        context[1][segment.first_row : segment.end_row],
+                    ),
                     mask,
                 )
                 for segment, mask in zip(segments, masks, strict=True)
@@ -220,12 +228,15 @@ def _hidden_rows(segment: Segment, dtype: torch.dtype) -> Tensor | None:
 
 
 def _attend(
-    queries: BlockHeads,
-    own: tuple[BlockHeads, BlockHeads],
+    queries: BlockQueries,
+    own: tuple[BlockKeysValues, BlockKeysValues],
     context: LayerContext,
     mask: Tensor | None,
 ) -> BlockRows:
-    """Softmax over context and own slots together; own slots are always seen, so no row is empty."""
+    """Softmax over context and own slots together.
+
+    Own slots are always seen, so no row of the softmax is empty.
+    """
     blocks, slots, heads, dim = queries.shape
     groups = own[0].shape[2]
     # Rows are (slot, head of the group) of a block; key heads are the batch.
@@ -240,4 +251,7 @@ def _attend(
     past_weights, own_weights = weights.split((past.shape[-1], slots), -1)
     mixed = (past_weights.flatten(1, 2) @ past_values).unflatten(1, (blocks, -1))
     mixed = mixed + own_weights @ values
-    return mixed.view(groups, blocks, slots, -1, dim).permute(1, 2, 0, 3, 4).flatten(2)
+    rows_of_blocks: BlockRows = (
+        mixed.view(groups, blocks, slots, -1, dim).permute(1, 2, 0, 3, 4).flatten(2)
+    )
+    return rows_of_blocks
