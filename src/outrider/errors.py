@@ -8,6 +8,7 @@
     │   ├── CorruptCheckpoint  truncated, missing, misshapen or unreadable tensors and metadata
     │   └── IncompatibleDraft  a drafter that does not fit its target
     ├── TrainingFailed         training cannot go on; what it saved before stays
+    ├── OutputFailed           a file that cannot be written: the disk is full, no permission
     └── RequestError           one request that cannot go on; the engine keeps serving the others
         ├── RequestRejected    refused before it ran: empty, too long, an option out of range
         ├── CapacityError      refused because no KV cache of this engine could ever hold it
@@ -55,6 +56,10 @@ class IncompatibleDraft(ModelError):
 
 class TrainingFailed(OutriderError):
     """Training cannot go on; the last checkpoint stays."""
+
+
+class OutputFailed(OutriderError, OSError):
+    """A file cannot be written; what was written before is whole."""
 
 
 class RequestError(OutriderError):

@@ -10,7 +10,18 @@ import sys
 from collections.abc import Sequence
 
 import outrider
-from outrider.cli import bench, certify, chat, estimate, evaluate, generate, models, profile, train
+from outrider.cli import (
+    bench,
+    certify,
+    chat,
+    data,
+    estimate,
+    evaluate,
+    generate,
+    models,
+    profile,
+    train,
+)
 from outrider.cli.parsing import BAD_USAGE, CommandParser
 from outrider.errors import OutriderError
 
@@ -19,7 +30,7 @@ BROKEN_PIPE = 141
 
 COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
 PROOFS = (certify.add, evaluate.add, bench.add, estimate.add, profile.add)
-MAKING = (train.add,)
+MAKING = (data.add, train.add)
 
 
 def build_parser() -> CommandParser:
