@@ -221,6 +221,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=(f"{STOPS}::test_no_more_is_verified_than_can_be_delivered",),
     ),
     Mutant(
+        name="a source chosen by the token it drew",
+        file="outrider/drafters/combined.py",
+        old="is_blind=not is_greedy and",
+        new="is_blind=False and",
+        tests=(f"{JOINT}[combined]",),
+    ),
+    Mutant(
         name="a row does not see itself",
         file="outrider/target/layout.py",
         old="torch.arange(context) <= sees",

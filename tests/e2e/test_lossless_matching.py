@@ -12,6 +12,7 @@ from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
+from outrider.drafters.combined import CombinedDrafter
 from outrider.drafters.draft_model import DraftModelDrafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.ngram_table import NgramTableDrafter
@@ -121,11 +122,19 @@ def ngram_table() -> NgramTable:
     return table_of_texts(texts, vocab_size=VOCAB)
 
 
+def combined(network: Drafter | None) -> Drafter:
+    return CombinedDrafter(
+        5, table=ngram_table(), network=network, network_cost=0.2, min_survival=0.05
+    )
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "ngram": lambda: NgramDrafter(4, min_len=1, max_len=3),
     "suffix": lambda: SuffixDrafter(5, min_survival=0.0, shared=None),
     "shared-suffix": lambda: SuffixDrafter(5, min_survival=0.1, shared=SharedSuffixIndex(64)),
     "ngram-table": lambda: NgramTableDrafter(ngram_table(), 4, min_survival=0.0),
+    "combined": lambda: combined(None),
+    "combined-network": lambda: combined(draft_model()),
     "draft-model": draft_model,
     "random": lambda: random_drafter(4, VOCAB, seed=3),
     "oracle": lambda: told_drafter(4, expected(), VOCAB),

@@ -2,16 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from scipy import stats
 
-from outrider.core.request import SamplingParams
+from outrider.core.request import SamplingParams, VerifyRule
 from outrider.drafters.base import Drafter
-from outrider.tensor.batch import BatchRow
-from outrider.tensor.window import RowProposal
+from outrider.drafters.combined import CombinedDrafter
+from outrider.tensor.batch import Batch, BatchRow
+from outrider.tensor.window import Proposal, RowProposal, Taps
 from outrider.testing.scripted import (
     RowDrafter,
     ScriptedLengths,
@@ -26,6 +28,7 @@ from outrider.testing.scripted import (
 from outrider.testing.table_target import SeededTable, TableTarget
 from outrider.verify.accept import acceptance_prob, residual
 from tests import exact
+from tests.tables import table_of_texts
 from tests.unchecked import unchecked
 
 VOCAB, LENGTH, DRAFT_LEN = 4, 4, 3
@@ -47,10 +50,39 @@ def likeliest(row: BatchRow, rule: str) -> RowProposal:
     return RowProposal(tuple(tokens[len(row.sequence) :]))
 
 
+class Moody:
+    """A drafter that is sure of itself in every second slot only."""
+
+    taps: Taps = ()
+    max_draft_len = DRAFT_LEN
+
+    def __init__(self, inner: Drafter) -> None:
+        self._inner = inner
+        self.observe, self.forget = inner.observe, inner.forget
+
+    def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
+        rows = self._inner.propose(batch, rule).rows
+        moods = (0.02, 0.9, 0.02)
+        return Proposal(tuple(replace(row, confidence=moods[: len(row.tokens)]) for row in rows))
+
+
+def combined() -> Drafter:
+    """Drawn and copied tokens in one draft, chosen slot by slot."""
+    run = list(PROMPT)
+    for _ in range(LENGTH):
+        run.append(int(TARGET(tuple(run)).argmax()))
+    table = table_of_texts([run] * 9, vocab_size=VOCAB)
+    network = Moody(table_drafter(DRAFT_LEN, DRAFT))
+    return CombinedDrafter(
+        DRAFT_LEN, table=table, network=network, network_cost=0.0, min_survival=0.0
+    )
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "drawn": lambda: table_drafter(DRAFT_LEN, DRAFT),
     "drawn-ragged": lambda: ragged(table_drafter(DRAFT_LEN, DRAFT)),
     "random": lambda: random_drafter(DRAFT_LEN, VOCAB),
+    "combined": combined,
     "likeliest": lambda: RowDrafter(DRAFT_LEN, likeliest),
 }
 

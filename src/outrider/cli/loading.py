@@ -57,9 +57,9 @@ def require_drafter(speculative: SpeculativeConfig | None) -> None:
     if speculative.method == AUTO:
         return
     drafter_factory(speculative.method)
-    if speculative.model is None:
-        return
-    if speculative.method == ngram_table.NAME:
+    if speculative.ngram_table is not None:
+        NgramTable.open(Path(speculative.ngram_table).expanduser())
+    if speculative.model is not None and speculative.method == ngram_table.NAME:
         NgramTable.open(Path(speculative.model).expanduser())
-    else:
+    elif speculative.model is not None:
         hub.resolve(speculative.model)

@@ -1,14 +1,25 @@
 """Every drafter by name. Adding one is a file and a line here."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from outrider.drafters import draft_model, ngram, ngram_table, suffix
+from outrider.drafters import combined, draft_model, ngram, ngram_table, suffix
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.errors import ConfigError, unknown_name
 
 DrafterFactory = Callable[[DrafterSetting], Drafter]
+
+
+def _combined(setting: DrafterSetting) -> Drafter:
+    """Build the combined drafter around the network that is named beside it, if one is."""
+    options = setting.options
+    if options.model is None:
+        return combined.build(setting, None)
+    own = replace(options, method=options.network, num_speculative_tokens=None)
+    return combined.build(setting, drafter_factory(options.network)(replace(setting, options=own)))
+
 
 DRAFTERS: Final[Mapping[str, DrafterFactory]] = MappingProxyType(
     {
@@ -16,6 +27,7 @@ DRAFTERS: Final[Mapping[str, DrafterFactory]] = MappingProxyType(
         "suffix": suffix.build,
         "ngram-table": ngram_table.build,
         "draft-model": draft_model.build,
+        "combined": _combined,
     }
 )
 

@@ -1,10 +1,14 @@
 """What the user asked for in speculation. The engine's config holds one of these or none."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from outrider.errors import ConfigError, unknown_name
+
+NETWORKS = ("draft-model",)
+"""Methods that can be combined with a request's own text and a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,13 +17,19 @@ class SpeculativeConfig:
 
     method: str
     """auto (what is shipped for the target, else suffix), or a drafter from the catalogue:
-    ngram, suffix, ngram-table, draft-model."""
+    ngram, suffix, ngram-table, draft-model, combined."""
     model: str | None = None
     """Checkpoint or table of the drafter, for methods that need one."""
     num_speculative_tokens: int | None = None
     """Longest draft; None takes the method's own default."""
+    ngram_table: str | None = None
+    """combined: file of an n-gram table."""
+    network: str = "draft-model"
+    """combined: the method that drafts with `model`, where a model is named."""
+    network_cost: float = 0.3
+    """combined: time of one draft of the network, in steps of the target over one row."""
     min_survival: float = 0.1
-    """ngram-table: a draft ends where its estimated survival falls below this."""
+    """ngram-table, combined: a draft ends where its estimated survival falls below this."""
     prompt_lookup_min: int = 1
     """ngram: shortest suffix that counts as a match."""
     prompt_lookup_max: int = 4
@@ -31,7 +41,14 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         """Normalise vLLM's spelling and refuse what no drafter can do."""
-        object.__setattr__(self, "method", self.method.replace("_", "-"))
+        for name in ("method", "network"):
+            object.__setattr__(self, name, getattr(self, name).replace("_", "-"))
+        if self.network not in NETWORKS:
+            raise ConfigError(unknown_name("network to combine", self.network, NETWORKS))
+        if not 0 <= self.network_cost < math.inf:
+            raise ConfigError(
+                f"network_cost is {self.network_cost}, but it is a number of steps, 0 or more"
+            )
         length = self.num_speculative_tokens
         if length is not None and length < 1:
             raise ConfigError(
@@ -77,6 +94,9 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("method", (str,), "a string"),
     ("model", (str, type(None)), "a string"),
     ("num_speculative_tokens", (int, type(None)), "an integer"),
+    ("ngram_table", (str, type(None)), "a string"),
+    ("network", (str,), "a string"),
+    ("network_cost", (int, float), "a number"),
     ("min_survival", (int, float), "a number"),
     ("prompt_lookup_min", (int,), "an integer"),
     ("prompt_lookup_max", (int,), "an integer"),

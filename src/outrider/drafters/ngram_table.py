@@ -1,14 +1,11 @@
 """Drafts from a table of n-grams counted on the target's own text: no network, no warm-up."""
 
-from pathlib import Path
-
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
 from outrider.drafters.base import DrafterSetting
-from outrider.drafters.ngram_table_file import NgramTable
-from outrider.errors import ConfigError, IncompatibleDraft
-from outrider.models.checkpoint import Checkpoint
+from outrider.drafters.ngram_table_file import NgramTable, open_table
+from outrider.errors import ConfigError
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
@@ -47,23 +44,6 @@ class NgramTableDrafter:
             confidence=tuple(guess.chance for guess in guesses),
             sources=(NAME,) * len(guesses),
         )
-
-
-def open_table(path: str, checkpoint: Checkpoint) -> NgramTable:
-    """Map the table at `path` for this target.
-
-    Raises:
-        ModelError: It is absent, damaged or of another kind.
-        IncompatibleDraft: It was counted with another tokenizer.
-    """
-    table = NgramTable.open(Path(path).expanduser())
-    header = table.header
-    if header.tokenizer != checkpoint.tokenizer.fingerprint:
-        raise IncompatibleDraft(
-            f"the n-gram table {path} holds token ids of {header.target}, whose tokenizer is not "
-            f"that of the target {checkpoint.path}; build one from this target's own text"
-        )
-    return table
 
 
 def build(setting: DrafterSetting) -> NgramTableDrafter:

@@ -24,7 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from outrider.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
+from outrider.errors import (
+    CorruptCheckpoint,
+    IncompatibleDraft,
+    ModelNotFound,
+    UnsupportedModel,
+)
+from outrider.models.checkpoint import Checkpoint
 
 FORMAT: Final = "outrider-ngram-table"
 VERSION: Final = 1
@@ -208,6 +214,23 @@ class NgramTable:
             )
         if _checksum(self._offsets, self._entries) != checksum:
             raise ValueError("its checksum is wrong")
+
+
+def open_table(path: str, checkpoint: Checkpoint) -> NgramTable:
+    """Map the table at `path` for this target.
+
+    Raises:
+        ModelError: It is absent, damaged or of another kind.
+        IncompatibleDraft: It was counted with another tokenizer.
+    """
+    table = NgramTable.open(Path(path).expanduser())
+    header = table.header
+    if header.tokenizer != checkpoint.tokenizer.fingerprint:
+        raise IncompatibleDraft(
+            f"the n-gram table {path} holds token ids of {header.target}, whose tokenizer is not "
+            f"that of the target {checkpoint.path}; build one from this target's own text"
+        )
+    return table
 
 
 def _part(data: memoryview, described: dict[str, Any], dtype: str) -> memoryview:

@@ -6,8 +6,8 @@ A shipped drafter is a folder with a `manifest.json`:
      "speculative_config": {"method": "combined", "model": "."}}
 
 `target_hash` is that of `models.fingerprint` and decides; `target` is for people. The config is
-what method `auto` stands for; its model is a path inside the folder. Folders of this form are also
-looked for in `drafts/` of the cache directory, before those of the package.
+what method `auto` stands for; its model and its n-gram table are paths inside the folder. Folders
+of this form are also looked for in `drafts/` of the cache directory, before those of the package.
 """
 
 import logging
@@ -67,6 +67,8 @@ def read_manifest(folder: Path) -> Shipped:
     config = SpeculativeConfig.from_options(options)
     if config.model is not None:
         config = replace(config, model=str(folder / config.model))
+    if config.ngram_table is not None:
+        config = replace(config, ngram_table=str(folder / config.ngram_table))
     return Shipped(folder, fields.text("target"), fields.text("target_hash"), config)
 
 

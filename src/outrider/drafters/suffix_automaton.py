@@ -52,6 +52,16 @@ class ScoredMatch:
     """Per draft token: chance that it is right if those before it are; in (0, 1)."""
 
 
+@dataclass(frozen=True, slots=True)
+class NextToken:
+    """The commonest follow-up of a context of `context_len` tokens, and the seat behind it."""
+
+    token: int
+    confidence: float
+    context_len: int
+    seat: Seat
+
+
 def token_confidence(
     num_agreeing: int, num_followed: int, num_distinct: int, context_len: int
 ) -> float:
@@ -101,6 +111,11 @@ class SuffixAutomaton:
     def __len__(self) -> int:
         """Tokens added so far, all sequences together."""
         return self._num_tokens
+
+    @property
+    def tip(self) -> Seat:
+        """The seat of the text itself; good until the next `extend`."""
+        return self._tip
 
     @property
     def num_states(self) -> int:
@@ -154,31 +169,37 @@ class SuffixAutomaton:
         Returns:
             The draft, empty where no context of `min_match_len` tokens was ever followed.
         """
-        followed, link, length = self._followed, self._link, self._length
-        state, context_len = seat
         tokens: list[int] = []
         confidence: list[float] = []
         survival, match_len = 1.0, 0
         while len(tokens) < max_tokens:
-            while state != _ROOT and not followed[state]:
-                state = link[state]
-                context_len = length[state]
-            if context_len < max(min_match_len, 1):
+            found = self.next_token(seat)
+            if found is None or found.context_len < min_match_len:
                 break
-            token = self._favourite[state]
-            follow_ups = self._transitions[state]
-            target = follow_ups[token]
-            chance = token_confidence(
-                self._count[target], followed[state], len(follow_ups), context_len
-            )
-            survival *= chance
+            survival *= found.confidence
             if survival < min_confidence:
                 break
-            match_len = match_len or context_len
-            tokens.append(token)
-            confidence.append(chance)
-            state, context_len = self._clip(target, context_len + 1)
+            match_len = match_len or found.context_len
+            tokens.append(found.token)
+            confidence.append(found.confidence)
+            seat = found.seat
         return ScoredMatch(tuple(tokens), match_len, tuple(confidence))
+
+    def next_token(self, seat: Seat) -> NextToken | None:
+        """Give the commonest next token after the longest context at `seat` that had any."""
+        state, context_len = seat
+        while state != _ROOT and not self._followed[state]:
+            state = self._link[state]
+            context_len = self._length[state]
+        if context_len < 1:
+            return None
+        token = self._favourite[state]
+        follow_ups = self._transitions[state]
+        target = follow_ups[token]
+        chance = token_confidence(
+            self._count[target], self._followed[state], len(follow_ups), context_len
+        )
+        return NextToken(token, chance, context_len, self._clip(target, context_len + 1))
 
     def follow(self, seat: Seat, tokens: Iterable[int]) -> Seat:
         """Find the longest suffix of (the text at `seat` + `tokens`) that occurs in here.

@@ -7,7 +7,8 @@ import pytest
 from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence
-from outrider.drafters.ngram_table import NgramTableDrafter, open_table
+from outrider.drafters.ngram_table import NgramTableDrafter
+from outrider.drafters.ngram_table_file import open_table
 from outrider.engine.llm import LLM
 from outrider.errors import ConfigError, IncompatibleDraft, ModelNotFound
 from outrider.models.checkpoint import open_checkpoint

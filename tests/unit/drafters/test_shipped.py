@@ -52,6 +52,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "drafts"
 
 
+def test_files_are_found_in_the_folder(cache: Path, targets: list[Checkpoint]) -> None:
+    """Catches a model or a table that is looked for where the command was started."""
+    config = {"method": "combined", "model": ".", "ngram_table": "table.safetensors"}
+    folder = ship(cache, targets[0], speculative_config=config)
+    found = read_manifest(folder).config
+    assert found.model is not None
+    assert Path(found.model) == folder
+    assert found.ngram_table == str(folder / "table.safetensors")
+
+
 def test_the_hash_decides(cache: Path, targets: list[Checkpoint]) -> None:
     """Catches a drafter picked by name or by shape: both targets have the same."""
     ship(cache, targets[1], name="a-tiny")
