@@ -17,6 +17,7 @@ from outrider.cli import (
     data,
     estimate,
     evaluate,
+    export,
     generate,
     models,
     profile,
@@ -30,7 +31,7 @@ BROKEN_PIPE = 141
 
 COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
 PROOFS = (certify.add, evaluate.add, bench.add, estimate.add, profile.add)
-MAKING = (data.add, train.add)
+MAKING = (data.add, train.add, export.add)
 
 
 def build_parser() -> CommandParser:
