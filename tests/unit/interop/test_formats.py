@@ -41,7 +41,7 @@ def drafter(**changes: Any) -> BlockCheckpoint:
 
 def require_same(found: BlockCheckpoint, expected: BlockCheckpoint) -> None:
     """Equal up to the rounding of bfloat16 files; foreign files know no hash."""
-    same = {"target_hash": "", "rms_eps": 0.0}
+    same: dict[str, Any] = {"target_hash": "", "rms_eps": 0.0}
     assert dataclasses.replace(found.config, **same) == dataclasses.replace(expected.config, **same)
     state = expected.network.state_dict()
     assert found.network.state_dict().keys() == state.keys()
