@@ -6,6 +6,7 @@ from typing import Any
 from outrider.cli.inputs import add_prompt_set_options
 from outrider.cli.options import add_model_options, add_output_options, add_speculation_options
 from outrider.cli.parsing import CommandParser, integer, number
+from outrider.cli.regret import add_regret
 
 
 def add(commands: Any) -> None:
@@ -16,6 +17,7 @@ def add(commands: Any) -> None:
         metavar="KIND", dest="kind", required=True, parser_class=CommandParser
     )
     add_run(kinds)
+    add_regret(kinds)
 
 
 def add_run(kinds: Any) -> None:
@@ -36,6 +38,7 @@ def add_run(kinds: Any) -> None:
     parser.add_argument("--temperature", type=number, default=0.0, metavar="T", help="0 is greedy")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first prompt")
     parser.add_argument("--ignore-eos", action="store_true", help="always generate --max-tokens")
+    parser.add_argument("--trace", metavar="FILE", help="write the speculative steps as JSON Lines")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plain-only", action="store_true", help="no speculative runs")
     what.add_argument(

@@ -80,7 +80,11 @@ def _measure(
         if args.baseline_loop:
             baseline = bench_baseline(plain, rows, setting, show)
             return baseline_lines(baseline), computed | baseline.record()
-        drafting = None if speculative is None else plain.sibling(speculative_config=speculative)
+        drafting = (
+            None
+            if speculative is None
+            else plain.sibling(speculative_config=speculative, trace=args.trace)
+        )
         computed["speculative_config"] = speculation_record(drafting or plain)
         report = bench(plain, drafting, rows, setting, show)
         return bench_lines(report), computed | report.record()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import outrider
 from outrider.cli import (
     bench,
+    calibrate,
     certify,
     chat,
     data,
@@ -30,8 +31,19 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
-PROOFS = (certify.add, evaluate.add, bench.add, estimate.add, profile.add)
-MAKING = (data.add, train.add, export.add)
+PROOFS = (
+    certify.add,
+    evaluate.add,
+    bench.add,
+    estimate.add,
+    profile.add,
+    calibrate.add,
+)
+MAKING = (
+    data.add,
+    train.add,
+    export.add,
+)
 
 
 def build_parser() -> CommandParser:

@@ -124,6 +124,11 @@ class Engine:
         """Most tokens of a sequence, prompt and output together."""
         return self._parts.limits.max_context_len
 
+    @property
+    def max_draft_len(self) -> int:
+        """Most tokens its drafter proposes at a time; 0 without one."""
+        return 0 if self._drafter is None else self._drafter.max_draft_len
+
     def add(self, request: Request) -> Sequence:
         """Queue a request; the returned sequence fills as steps are made.
 

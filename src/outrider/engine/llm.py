@@ -18,6 +18,7 @@ from outrider.engine.output import CompletionOutput, RequestOutput, StreamChunk
 from outrider.engine.prompt import Prompt, as_list
 from outrider.engine.report import Delta
 from outrider.engine.resolve import EnginePlan, build, resolve
+from outrider.engine.surroundings import drafter_name, model_name
 from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
 from outrider.models.spec import ModelSpec
 from outrider.models.tokenizer import Tokenizer
@@ -133,6 +134,14 @@ class LLM:
     def backend(self) -> str:
         """What computes the forwards: torch or native."""
         return self._plan.backend.name
+
+    @property
+    def scheduling_names(self) -> tuple[str, str] | None:
+        """Names of target and drafter that calibrations are made for; None without a drafter."""
+        if self.config.speculative is None:
+            return None
+        drafter = drafter_name(self.config.speculative, self.engine.max_draft_len)
+        return model_name(self._plan.checkpoint), drafter
 
     def new_target(self, num_tokens: int) -> ScoringTarget:
         """Make a bare target over the same loaded weights, with KV blocks for `num_tokens`."""

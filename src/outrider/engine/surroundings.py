@@ -23,17 +23,23 @@ _HASH_DIGITS: Final = 12
 def measured_on(config: EngineConfig, checkpoint: Checkpoint, backend: Backend) -> MeasuredOn:
     """Say where steps are timed; two engines that agree in it can share a table."""
     cores = available_cores()
-    name = checkpoint.path.name
     return MeasuredOn(
         machine=machine_name(config.device, cores),
-        model=f"{name} {target_hash(checkpoint)[:_HASH_DIGITS]}",
+        model=model_name(checkpoint),
         backend=f"{backend.name}, {backend.precision}, {config.weights}",
         threads=config.threads or cores,
     )
 
 
-def drafter_name(speculative: SpeculativeConfig, max_draft_len: int) -> str:
-    """Tell drafters apart whose drafts cost or hold differently."""
+def model_name(checkpoint: Checkpoint) -> str:
+    """Tell apart models whose steps take different times, or that accept different drafts."""
+    return f"{checkpoint.path.name} {target_hash(checkpoint)[:_HASH_DIGITS]}"
+
+
+def drafter_name(speculative: SpeculativeConfig | None, max_draft_len: int) -> str:
+    """Tell drafters apart whose drafts cost or hold differently; None is a caller's own."""
+    if speculative is None:
+        return f"own, up to {max_draft_len}"
     model = f" {speculative.model}" if speculative.model else ""
     return f"{speculative.method}{model}, up to {max_draft_len}"
 
@@ -47,7 +53,6 @@ def surroundings(
     max_context_len: int,
 ) -> Surroundings:
     """Describe what the length policy of an engine must fit."""
-    assert config.speculative is not None
     name = drafter_name(config.speculative, drafter.max_draft_len)
     setting = ProfileSetting(
         measured_on=measured_on(config, checkpoint, backend),

@@ -19,6 +19,8 @@ from outrider.sampling.draw import draft_token
 from outrider.sampling.noise import mix
 from outrider.sampling.warp import Context, warp
 from outrider.schedule.admission import Limits
+from outrider.schedule.confidence import Estimator
+from outrider.schedule.cost import StepCost
 from outrider.schedule.lengths import BatchShape, Fixed, LengthPolicy
 from outrider.schedule.search import Survival
 from outrider.target.base import Target
@@ -152,6 +154,8 @@ class TinyEngine:
     max_num_batched_tokens: int = 512
     max_context_len: int | None = None
     decoder: TextDecoder | None = None
+    cost: StepCost | None = None
+    estimator: Estimator | None = None
 
 
 def tiny_engine(
@@ -178,6 +182,8 @@ def tiny_engine(
             rules=StopRules(target.spec.stop_token_ids, context),
             decoder=options.decoder,
             is_checked=True,
+            cost=options.cost,
+            estimator=options.estimator,
         )
     )
 

@@ -258,6 +258,9 @@ def test_an_engine_measures_plans_and_traces(
         [[3, 4, 5, 3, 4, 5, 3], [9, 9, 9, 9]], params
     )
     assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in plain]
+    own = llm.sibling(drafter=random_drafter(2, 64))
+    again = own.generate([[3, 4, 5, 3, 4, 5, 3], [9, 9, 9, 9]], params)
+    assert [o.outputs[0].token_ids for o in again] == [o.outputs[0].token_ids for o in plain]
     with trace.open(encoding="utf-8") as lines:
         header, steps = read_trace(lines, str(trace))
         steps = list(steps)  # type: ignore[assignment]

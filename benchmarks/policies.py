@@ -1,0 +1,187 @@
+"""The throughput policy against plain decoding and every fixed length, at several loads.
+
+    python benchmarks/policies.py --prompts FILE.jsonl … [--concurrency 1 2 4 8 16 32]
+
+One process, one set of weights. At each concurrency the sides take turns on the same group of
+prompts, in an order that rotates, so that what drifts on a machine hits all of them. Two
+throughputs are given, each as the median over the turns of the ratio to plain decoding in the same
+turn: end to end, prompts included, and *steady*, over the steps in which all seats decode and none
+reads a prompt, which is what a verify length can change. The last line is JSON.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from outrider.analysis.closed_loop import Job, jobs_of
+from outrider.analysis.environment import environment
+from outrider.analysis.prompts import PromptRow, load_prompts
+from outrider.analysis.tables import table
+from outrider.core.acceptance import Acceptance
+from outrider.core.ids import RequestId
+from outrider.core.request import Request, SamplingParams
+from outrider.engine.llm import LLM, continuation_seed
+
+PLAIN, THROUGHPUT = "plain", "throughput"
+
+
+@dataclass(slots=True)
+class Turn:
+    """One group of prompts on one side."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    steady_tokens: int = 0
+    steady_seconds: float = 0.0
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second, prompts included."""
+        return self.tokens / self.seconds
+
+    @property
+    def steady(self) -> float:
+        """Tokens per second while all seats decode."""
+        return self.steady_tokens / self.steady_seconds if self.steady_seconds else float("nan")
+
+
+def run_turn(llm: LLM, jobs: Sequence[Job], concurrency: int) -> Turn:
+    """Run jobs, `concurrency` at a time."""
+    waiting, running, turn = deque(jobs), 0, Turn()
+    numbers = iter(range(len(jobs)))
+    begun = time.perf_counter()
+    while waiting or running:
+        while waiting and running < concurrency:
+            job = waiting.popleft()
+            seed = continuation_seed(job.params.seed or 0)
+            name = RequestId(f"job-{next(numbers)}")
+            llm.engine.add(Request(name, job.prompt, job.params, seed))
+            running += 1
+        started = time.perf_counter()
+        report = llm.engine.step()
+        seconds = time.perf_counter() - started
+        counts = report.acceptance
+        is_decoding = report.num_tokens - counts.verified == report.num_requests
+        if is_decoding and len(report.rounds) == concurrency:
+            turn.steady_seconds += seconds
+            turn.steady_tokens += counts.delivered
+        turn.acceptance.add(counts)
+        turn.tokens += counts.delivered
+        running -= sum(delta.finish is not None for delta in report.deltas)
+    turn.seconds = time.perf_counter() - begun
+    return turn
+
+
+def sides_of(args: argparse.Namespace) -> dict[str, tuple[LLM, int | None]]:
+    """Give every side: its engine and the draft length its requests ask for."""
+    most = max(args.concurrency)
+    options: dict[str, Any] = {"max_num_seqs": most, "max_num_batched_tokens": max(512, 16 * most)}
+    plain = LLM(
+        args.model,
+        backend="auto",
+        threads=args.threads,
+        kv_cache_tokens=most * args.tokens_per_request,
+        **options,
+    )
+    speculative = {"method": args.draft, "num_speculative_tokens": args.draft_len}
+    if args.draft_model:
+        speculative["model"] = args.draft_model
+    fixed = plain.sibling(speculative_config=speculative, length_policy="fixed")
+    weighing = plain.sibling(speculative_config=speculative, length_policy="throughput")
+    sides: dict[str, tuple[LLM, int | None]] = {PLAIN: (plain, None)}
+    sides |= {f"fixed {length}": (fixed, length) for length in args.lengths}
+    return sides | {THROUGHPUT: (weighing, None)}
+
+
+def measure(
+    sides: dict[str, tuple[LLM, int | None]],
+    rows: Sequence[PromptRow],
+    concurrency: int,
+    args: argparse.Namespace,
+) -> dict[str, list[Turn]]:
+    """Let the sides take turns on groups of prompts."""
+    params = SamplingParams(
+        temperature=args.temperature, max_tokens=args.max_tokens, ignore_eos=True, seed=0
+    )
+    jobs = jobs_of(sides[PLAIN][0], rows, params)
+    size = concurrency * args.rounds
+    turns: dict[str, list[Turn]] = {name: [] for name in sides}
+    for number in range(args.repeats):
+        chosen = [jobs[(number * size + index) % len(jobs)] for index in range(size)]
+        order = list(sides)
+        order = order[number % len(order) :] + order[: number % len(order)]
+        for name in order:
+            llm, length = sides[name]
+            own = [replace(j, params=replace(j.params, max_draft_len=length)) for j in chosen]
+            turns[name].append(run_turn(llm, own, concurrency))
+            sys.stderr.write(f"{concurrency}: {name} {turns[name][-1].steady:.0f} tokens/s\n")
+    return turns
+
+
+def record_of(turns: dict[str, list[Turn]]) -> dict[str, dict[str, float]]:
+    """Median ratios to plain, and what the side accepted."""
+    result = {}
+    for name, own in turns.items():
+        pairs = list(zip(own, turns[PLAIN], strict=True))
+        counts = Acceptance()
+        for turn in own:
+            counts.add(turn.acceptance)
+        result[name] = {
+            "steady": median(turn.steady / plain.steady for turn, plain in pairs),
+            "end_to_end": median(turn.throughput / plain.throughput for turn, plain in pairs),
+            "steady_throughput": median(turn.steady for turn in own),
+            "acceptance_length": counts.acceptance_length,
+            "verified_per_round": counts.verified / counts.rounds,
+        }
+    return result
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", nargs="+", required=True)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--draft", default="suffix")
+    parser.add_argument("--draft-model")
+    parser.add_argument("--draft-len", type=int, default=7)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7])
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=1, help="prompts per seat and turn")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--tokens-per-request", type=int, default=768)
+    args = parser.parse_args()
+    files = [load_prompts([path], limit=args.limit) for path in args.prompts]
+    # In turns, so that every group is mixed.
+    rows = [file[n] for n in range(max(map(len, files))) for file in files if n < len(file)]
+    sides = sides_of(args)
+    results = {}
+    for concurrency in args.concurrency:
+        results[concurrency] = record_of(measure(sides, rows, concurrency, args))
+    for key in ("steady", "end_to_end", "acceptance_length"):
+        body = [
+            [str(concurrency), *(f"{own[name][key]:.3f}" for name in sides)]
+            for concurrency, own in results.items()
+        ]
+        print(f"{key}, {args.draft}")
+        print("\n".join(table([["requests", *sides], *body])), end="\n\n")
+    print(
+        json.dumps(
+            {"results": results, "args": vars(args), "environment": environment(sys.argv)},
+            allow_nan=True,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

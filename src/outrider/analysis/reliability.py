@@ -1,0 +1,71 @@
+"""How good predicted chances are: calibration error, Brier score, area under the ROC curve."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+NUM_BINS: Final = 20
+"""Equal-width bins of the expected calibration error, as DeepSpec evaluates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Scores of predictions of one event. NaN where they say nothing: no data, or one outcome."""
+
+    num: int
+    predicted: float
+    observed: float
+    ece: float
+    brier: float
+    auc: float
+
+
+def reliability(predicted: Floats, happened: Floats) -> Reliability:
+    """Score predictions; `happened` is 0 or 1 for each."""
+    if not len(predicted):
+        nan = float("nan")
+        return Reliability(0, nan, nan, nan, nan, nan)
+    return Reliability(
+        num=len(predicted),
+        predicted=float(predicted.mean()),
+        observed=float(happened.mean()),
+        ece=expected_calibration_error(predicted, happened),
+        brier=float(((predicted - happened) ** 2).mean()),
+        auc=area_under_roc(predicted, happened),
+    )
+
+
+def expected_calibration_error(predicted: Floats, happened: Floats) -> float:
+    """Mean distance between predicted and observed chance over bins, weighted by their size."""
+    gaps = (len(p) * abs(p.mean() - y.mean()) for p, y in _bins(predicted, happened))
+    return float(sum(gaps)) / len(predicted)
+
+
+def reliability_points(predicted: Floats, happened: Floats) -> list[tuple[float, float, int]]:
+    """Mean predicted chance, observed share and size of every bin that is not empty."""
+    return [(float(p.mean()), float(y.mean()), len(p)) for p, y in _bins(predicted, happened)]
+
+
+def area_under_roc(predicted: Floats, happened: Floats) -> float:
+    """Chance that an event got a higher prediction than a non-event, ties counting half."""
+    num_events = int(happened.sum())
+    num_others = len(happened) - num_events
+    if not num_events or not num_others:
+        return float("nan")
+    _, places, counts = np.unique(predicted, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks = (last - (counts - 1) / 2)[places]
+    rank_sum = float(ranks[happened > 0].sum())
+    return (rank_sum - num_events * (num_events + 1) / 2) / (num_events * num_others)
+
+
+def _bins(predicted: Floats, happened: Floats) -> Iterator[tuple[Floats, Floats]]:
+    numbers = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
+    for number in np.unique(numbers):
+        chosen = numbers == number
+        yield predicted[chosen], happened[chosen]

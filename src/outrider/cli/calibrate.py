@@ -1,0 +1,108 @@
+"""`outrider calibrate`: make confidences mean what they say."""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outrider.cli.console import Console
+from outrider.cli.inputs import add_prompt_set_options
+from outrider.cli.options import (
+    add_model_options,
+    add_output_options,
+    add_speculation_options,
+    engine_options,
+    seats,
+    speculative_config,
+)
+from outrider.cli.parsing import integer, number
+from outrider.core.calibration import METHODS
+from outrider.errors import ConfigError
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="fit a drafter's confidence to what is accepted",
+        description="Verify whole drafts on the prompts, fit curves on every other prompt and "
+        "judge them on the rest, by domain and position.",
+    )
+    add_prompt_set_options(parser)
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default=METHODS[0],
+        metavar="METHOD",
+        help=f"{', '.join(METHODS)}: temperatures for the product, or curves per position",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the calibration, for --calibration")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw observed against predicted")
+    parser.add_argument("--temperature", type=number, default=0.0, metavar="T", help="0 is greedy")
+    parser.add_argument(
+        "--concurrency", type=integer(1), default=16, metavar="C", help="requests at a time"
+    )
+    parser.add_argument(
+        "--max-tokens", type=integer(1), default=128, metavar="N", help="per prompt"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first prompt")
+    add_model_options(parser)
+    add_speculation_options(parser, has_policy=False)
+    add_output_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, fit, judge and report."""
+    from outrider.analysis.calibrate import CalibrateSetting, calibrate
+    from outrider.analysis.calibration_report import (
+        calibration_lines,
+        calibration_record,
+        reliability_plot,
+    )
+    from outrider.analysis.environment import environment
+    from outrider.analysis.prompts import load_prompts
+    from outrider.cli.loading import load, require_drafter
+
+    speculative = speculative_config(args)
+    if speculative is None:
+        raise ConfigError("there is no confidence with --draft off; name a drafter")
+    rows = load_prompts(args.prompts, limit=args.limit)
+    require_drafter(speculative)
+    setting = CalibrateSetting(
+        method=args.method,
+        temperature=args.temperature,
+        concurrency=args.concurrency,
+        max_tokens=args.max_tokens,
+        seed=args.seed,
+        raw=args.raw,
+    )
+    console = Console(no_color=args.no_color)
+    options = engine_options(args) | seats(args.concurrency) | {"prefix_caching": False}
+    llm = load(args, console, options, speculative)
+    with console.working(f"drafting for {len(rows)} prompts"):
+        found = calibrate(llm, rows, setting)
+    for line in calibration_lines(found.judged):
+        console.print(line)
+    if args.out is not None:
+        _write(args.out, found.calibration.to_json())
+    if args.plot is not None:
+        _write(args.plot, reliability_plot(found.data))
+    if args.json:
+        console.print_json(
+            {
+                "model": args.model,
+                "speculative_config": asdict(speculative),
+                "verify_rule": args.verify_rule,
+                "setting": asdict(setting),
+                "calibration": asdict(found.calibration),
+                "scores": calibration_record(found.judged),
+                "environment": environment(["outrider", *sys.argv[1:]]),
+            }
+        )
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    Path(path).expanduser().write_text(text, encoding="utf-8")
