@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
+from outrider.drafters.block.drafter import BlockDrafter
+from outrider.drafters.block.torch_runner import TorchBlockRunner
 from outrider.drafters.combined import CombinedDrafter
 from outrider.drafters.draft_model import DraftModelDrafter
 from outrider.drafters.ngram import NgramDrafter
@@ -33,6 +36,7 @@ from outrider.testing.scripted import (
     told_drafter,
 )
 from outrider.testing.tiny import tiny_decoder, tiny_spec
+from outrider.testing.tiny_block import tiny_block, tiny_block_config
 from tests import oracle
 from tests.tables import table_of_texts
 from tests.unchecked import unchecked
@@ -128,6 +132,14 @@ def combined(network: Drafter | None) -> Drafter:
     )
 
 
+def block_drafter(**changes: Any) -> Drafter:
+    config = tiny_block_config(SPEC, **changes)
+    runner = TorchBlockRunner(
+        tiny_block(config, seed=4), target_decoder(), num_blocks=256, block_size=BLOCK
+    )
+    return BlockDrafter(runner, config, num_blocks=256, block_size=BLOCK)
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "ngram": lambda: NgramDrafter(4, min_len=1, max_len=3),
     "suffix": lambda: SuffixDrafter(5, min_survival=0.0, shared=None),
@@ -135,7 +147,10 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "ngram-table": lambda: NgramTableDrafter(ngram_table(), 4, min_survival=0.0),
     "combined": lambda: combined(None),
     "combined-network": lambda: combined(draft_model()),
+    "combined-dspark": lambda: combined(block_drafter()),
     "draft-model": draft_model,
+    "dspark": block_drafter,
+    "dflash": lambda: block_drafter(layout="anchor-drop", markov_rank=0, draft_vocab_size=9),
     "random": lambda: random_drafter(4, VOCAB, seed=3),
     "oracle": lambda: told_drafter(4, expected(), VOCAB),
     "ragged-oracle": lambda: ragged(told_drafter(4, expected(), VOCAB)),

@@ -19,7 +19,7 @@ from tests import harness
 if TYPE_CHECKING:
     from outrider.native.runner import KvType, Machine
     from outrider.target.native_target import NativeTarget
-    from outrider.target.native_weights import WeightFormat
+    from outrider.target.native_weights import NativeModel, WeightFormat
 
 QUANTISED = {"q8": "Q8_0", "q4": "Q4_1"}
 BLOCK = 32
@@ -57,10 +57,15 @@ class TinyModel:
     ) -> "NativeTarget":
         """A fresh target with a pool of its own."""
         from outrider.target.native_target import NativeTarget
+
+        model = self.native_model(on)
+        return NativeTarget(model, num_blocks=num_blocks, block_size=block_size, kv_type=kv_type)
+
+    def native_model(self, on: "Machine") -> "NativeModel":
+        """The weights alone."""
         from outrider.target.native_weights import load_native_tensors
 
-        model = load_native_tensors(self.spec, self._tensors(), on, self.weight_format)
-        return NativeTarget(model, num_blocks=num_blocks, block_size=block_size, kv_type=kv_type)
+        return load_native_tensors(self.spec, self._tensors(), on, self.weight_format)
 
     def reference(self) -> Decoder:
         """The torch decoder on the numbers that the native weights stand for."""

@@ -17,7 +17,7 @@ DEFAULT_DRAFT = "auto"
 NO_DRAFT = "off"
 DRAFT_HELP = (
     "auto (the drafter shipped for the model, suffix if there is none), ngram, suffix, "
-    f"ngram-table, draft-model, combined, or {NO_DRAFT} (default: {DEFAULT_DRAFT})"
+    f"ngram-table, draft-model, dflash, dspark, combined, or {NO_DRAFT} (default: {DEFAULT_DRAFT})"
 )
 WITHOUT_MODEL = ("auto", "ngram", "suffix")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from outrider.core.ids import RequestId
+from outrider.core.ids import BlockId, RequestId
 
 
 class Origin(StrEnum):
@@ -54,7 +54,8 @@ class RowOutcome:
     """One request after one round.
 
     `committed` are the tokens appended to the sequence (accepted drafts and the added token, cut by
-    the stop rules); `accepted` counts as judged, before any stop rule.
+    the stop rules); `accepted` counts as judged, before any stop rule. The `num_cached` tokens that
+    this round computed and kept stand at positions from `kv_len` on, cached through `block_table`.
     """
 
     request_id: RequestId
@@ -64,6 +65,8 @@ class RowOutcome:
     accepted: int
     committed: tuple[int, ...]
     is_finished: bool
+    kv_len: int = 0
+    block_table: tuple[BlockId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

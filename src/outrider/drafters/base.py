@@ -7,6 +7,8 @@ from typing import Protocol
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
+from outrider.drafters.block.checkpoint import BlockCheckpoint
+from outrider.drafters.block.runner import BlockRunner
 from outrider.drafters.config import SpeculativeConfig
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.spec import ModelSpec
@@ -59,11 +61,13 @@ class DrafterSetting:
     """What a drafter may know of the engine it is built for.
 
     `checkpoint` is the target's. `load` makes a model out of another checkpoint, with a KV pool of
-    `num_kv_blocks` blocks of `block_size` tokens.
+    `num_kv_blocks` blocks of `block_size` tokens. `load_block` puts a block drafter's network
+    beside the target's embedding and head, with a pool of that size for its context.
     """
 
     options: SpeculativeConfig
     checkpoint: Checkpoint
     load: Callable[[Checkpoint], SpanScorer]
+    load_block: Callable[[BlockCheckpoint], BlockRunner]
     num_kv_blocks: int
     block_size: int

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from outrider.drafters import combined, draft_model, ngram, ngram_table, suffix
+from outrider.drafters import combined, draft_model, ngram, ngram_table, suffix, trained_block
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.errors import ConfigError, unknown_name
 
@@ -27,6 +27,8 @@ DRAFTERS: Final[Mapping[str, DrafterFactory]] = MappingProxyType(
         "suffix": suffix.build,
         "ngram-table": ngram_table.build,
         "draft-model": draft_model.build,
+        "dflash": trained_block.build,
+        "dspark": trained_block.build,
         "combined": _combined,
     }
 )

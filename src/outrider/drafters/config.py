@@ -17,7 +17,7 @@ class SpeculativeConfig:
 
     method: str
     """auto (what is shipped for the target, else suffix), or a drafter from the catalogue:
-    ngram, suffix, ngram-table, draft-model, combined."""
+    ngram, suffix, ngram-table, draft-model, dflash, dspark, combined."""
     model: str | None = None
     """Checkpoint or table of the drafter, for methods that need one."""
     num_speculative_tokens: int | None = None

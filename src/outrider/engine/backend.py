@@ -6,6 +6,9 @@ from typing import ClassVar, Protocol
 import torch
 
 from outrider.drafters.base import SpanScorer
+from outrider.drafters.block.checkpoint import BlockCheckpoint
+from outrider.drafters.block.runner import BlockRunner
+from outrider.drafters.block.torch_runner import TorchBlockRunner
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.decoder import Decoder
 from outrider.target.base import Target
@@ -23,6 +26,12 @@ class LoadedModel(Protocol):
 
     def new_target(self, num_blocks: int, block_size: int) -> ScoringTarget:
         """Put a KV pool beside the weights."""
+        ...
+
+    def new_block_runner(
+        self, drafter: BlockCheckpoint, num_blocks: int, block_size: int
+    ) -> BlockRunner:
+        """Put a block drafter beside the weights, whose embedding and head it shares."""
         ...
 
 
@@ -56,6 +65,16 @@ class _TorchModel:
     def new_target(self, num_blocks: int, block_size: int) -> ScoringTarget:
         return TorchTarget(
             self.decoder, num_blocks=num_blocks, block_size=block_size, device=self.device
+        )
+
+    def new_block_runner(
+        self, drafter: BlockCheckpoint, num_blocks: int, block_size: int
+    ) -> BlockRunner:
+        return TorchBlockRunner(
+            drafter,
+            self.decoder.to(self.device),
+            num_blocks=num_blocks,
+            block_size=block_size,
         )
 
 

@@ -40,7 +40,7 @@ def commit(
         sequence, view = row.sequence, views[row.sequence.id]
         if verdict_row is None:
             view.advance(sequence.tokens, row.kv_len + row.num_known)
-            outcomes.append(RowOutcome(sequence.id, row.num_known, 0, 0, 0, (), is_finished=False))
+            outcomes.append(_unjudged(row))
             continue
         outcomes.append(_commit_row(window, i, verdict_row, streams.get(sequence.id), rules))
         if sequence.params.logprobs is not None and outcomes[-1].committed:
@@ -93,6 +93,22 @@ def _commit_row(
         accepted=verdict.accepted,
         committed=tuple(sequence.tokens[before:]),
         is_finished=sequence.finish is not None,
+        kv_len=row.kv_len,
+        block_table=row.block_table,
+    )
+
+
+def _unjudged(row: BatchRow) -> RowOutcome:
+    return RowOutcome(
+        request_id=row.sequence.id,
+        num_cached=row.num_known,
+        drafted=0,
+        verified=0,
+        accepted=0,
+        committed=(),
+        is_finished=False,
+        kv_len=row.kv_len,
+        block_table=row.block_table,
     )
 
 

@@ -10,6 +10,8 @@ from outrider.core.outcome import Finish, FinishReason
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
+from outrider.drafters.block.checkpoint import BlockCheckpoint
+from outrider.drafters.block.runner import BlockRunner
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
@@ -147,6 +149,11 @@ class LLM:
         """Make a bare target over the same loaded weights, with KV blocks for `num_tokens`."""
         num_blocks = -(-num_tokens // self.config.block_size)
         return self._model.new_target(num_blocks, self.config.block_size)
+
+    def new_block_runner(self, drafter: BlockCheckpoint, num_tokens: int) -> BlockRunner:
+        """Put a bare block drafter beside the weights, with context for `num_tokens`."""
+        num_blocks = -(-num_tokens // self.config.block_size)
+        return self._model.new_block_runner(drafter, num_blocks, self.config.block_size)
 
     def score_tokens(self, prompt: Sequence[int], continuation: Sequence[int]) -> Logits:
         """Score a given continuation in one forward that shares nothing with the engine's cache.

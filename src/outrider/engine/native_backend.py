@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from outrider.drafters.block.checkpoint import BlockCheckpoint
+from outrider.drafters.block.native_runner import NativeBlockRunner, NativeHost
+from outrider.drafters.block.runner import BlockRunner
 from outrider.engine.backend import EXACT, LoadedModel, ScoringTarget
 from outrider.models.checkpoint import Checkpoint
 from outrider.native.runner import Machine
@@ -16,6 +19,13 @@ class _NativeLoaded:
 
     def new_target(self, num_blocks: int, block_size: int) -> ScoringTarget:
         return NativeTarget(self.model, num_blocks=num_blocks, block_size=block_size)
+
+    def new_block_runner(
+        self, drafter: BlockCheckpoint, num_blocks: int, block_size: int
+    ) -> BlockRunner:
+        model = self.model
+        host = NativeHost(model.machine, model.weights, model.spec.stop_token_ids)
+        return NativeBlockRunner(drafter, host, num_blocks=num_blocks, block_size=block_size)
 
 
 @dataclass(frozen=True, slots=True)

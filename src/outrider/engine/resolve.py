@@ -84,7 +84,7 @@ def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) 
     """Put the engine together around loaded weights; `drafter` stands in for the config's."""
     config, spec = plan.config, plan.checkpoint.spec
     target = model.new_target(plan.num_kv_blocks, config.block_size)
-    drafter = drafter or _drafter(plan)
+    drafter = drafter or _drafter(plan, model)
     decided = _scheduling(plan, model, drafter)
     return Engine(
         EngineParts(
@@ -143,7 +143,7 @@ def _load(plan: EnginePlan, checkpoint: Checkpoint) -> ScoringTarget:
     return plan.backend.load(checkpoint).new_target(plan.num_kv_blocks, plan.config.block_size)
 
 
-def _drafter(plan: EnginePlan) -> Drafter | None:
+def _drafter(plan: EnginePlan, model: LoadedModel) -> Drafter | None:
     speculative = plan.config.speculative
     if speculative is None:
         return None
@@ -152,6 +152,11 @@ def _drafter(plan: EnginePlan) -> Drafter | None:
             options=speculative,
             checkpoint=plan.checkpoint,
             load=partial(_load, plan),
+            load_block=partial(
+                model.new_block_runner,
+                num_blocks=plan.num_kv_blocks,
+                block_size=plan.config.block_size,
+            ),
             num_kv_blocks=plan.num_kv_blocks,
             block_size=plan.config.block_size,
         )
@@ -173,7 +178,7 @@ def surroundings_of(plan: EnginePlan, model: LoadedModel) -> Surroundings:
     Raises:
         ConfigError: The plan drafts nothing.
     """
-    drafter = _drafter(plan)
+    drafter = _drafter(plan, model)
     if drafter is None:
         raise ConfigError("step costs are for an engine that drafts; name a drafter")
     return surroundings(

@@ -29,6 +29,10 @@ class Matrix:
     @property
     def kind(self) -> str: ...
     @property
+    def out_features(self) -> int: ...
+    @property
+    def in_features(self) -> int: ...
+    @property
     def bytes(self) -> int: ...
 
 class Weights:
@@ -36,6 +40,8 @@ class Weights:
     def set_matrix(self, layer: int, name: str, matrix: Matrix) -> None: ...
     def set_vector(self, layer: int, name: str, values: Sequence[float]) -> None: ...
     def check_complete(self) -> None: ...
+    @property
+    def embedding(self) -> Matrix: ...
     @property
     def head(self) -> Matrix: ...
     @property
@@ -107,3 +113,57 @@ def block_loss(
 ) -> None: ...
 def softmax_rows(machine: Machine, logits: Any, log_rest: Any) -> None: ...
 def log_sum_exp_rows(machine: Machine, logits: Any, result: Any) -> None: ...
+
+class DraftRule:
+    warp: WarpRule
+    presence_penalty: float
+    frequency_penalty: float
+    num_held: int
+    seed: int
+    position: int
+    uniforms: Sequence[float]
+    def __init__(self) -> None: ...
+
+class BlockDraft:
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def confidence(self) -> list[float]: ...
+    @property
+    def ids(self) -> list[list[int]]: ...
+    @property
+    def probs(self) -> list[list[float]]: ...
+
+class BlockParts:
+    block_size: int
+    is_anchor_first: bool
+    mask_token: int
+    num_candidates: int
+    norms_features: bool
+    fuse: Matrix
+    fused_norm: Sequence[float]
+    head: Matrix
+    vocabulary: Sequence[int]
+    def __init__(self) -> None: ...
+    def set_markov(self, kind: str, before: FloatRows, after: FloatRows) -> None: ...
+    def set_markov_mix(self, mix: FloatRows, bias: Sequence[float]) -> None: ...
+    def set_confidence(self, weight: Sequence[float], bias: float, sees_token: bool) -> None: ...
+
+class BlockRunner:
+    def __init__(
+        self,
+        machine: Machine,
+        weights: Weights,
+        parts: BlockParts,
+        frequencies: Sequence[float],
+        attention_factor: float,
+        num_blocks: int,
+        block_size: int,
+        kv_type: Literal["float16", "float32"],
+    ) -> None: ...
+    def draft(
+        self,
+        contexts: Sequence[tuple[int, int, Sequence[int]]],
+        features: FloatRows,
+        rows: Sequence[tuple[int, int, Sequence[int], int, DraftRule]],
+    ) -> list[BlockDraft]: ...

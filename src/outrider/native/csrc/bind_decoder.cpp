@@ -15,6 +15,39 @@
 
 namespace outrider {
 
+void check_table(const KvCache& cache, int64_t end, const std::vector<int32_t>& table) {
+  const int64_t needed = (end + cache.block_size() - 1) / cache.block_size();
+  if (static_cast<int64_t>(table.size()) < needed) {
+    throw std::invalid_argument("a block table has " + std::to_string(table.size()) +
+                                " blocks, but the span reaches into " + std::to_string(needed));
+  }
+  for (int64_t i = 0; i < needed; i++) {
+    if (table[i] < 0 || table[i] >= cache.num_blocks()) {
+      throw std::invalid_argument("block " + std::to_string(table[i]) + " is outside 0 to " +
+                                  std::to_string(cache.num_blocks() - 1));
+    }
+  }
+}
+
+Decoder new_decoder(const Machine& machine, const std::shared_ptr<Weights>& weights,
+                    std::vector<float> frequencies, float attention_factor, int64_t num_blocks,
+                    int block_size, const std::string& kv_type) {
+  const Shape& shape = weights->shape();
+  if (static_cast<int>(frequencies.size()) * 2 != shape.head_dim) {
+    throw std::invalid_argument(std::to_string(frequencies.size()) +
+                                " rotary frequencies do not fit a head of " +
+                                std::to_string(shape.head_dim));
+  }
+  if (kv_type != "float16" && kv_type != "float32") {
+    throw std::invalid_argument("kv_type is '" + kv_type + "', but it must be float16 or float32");
+  }
+  auto cache =
+      std::make_unique<KvCache>(shape.num_layers, shape.num_kv_heads, shape.head_dim, num_blocks,
+                                block_size, kv_type == "float16" ? KvType::half : KvType::single);
+  return Decoder(weights, machine.pool, machine.isa,
+                 Rotary(std::move(frequencies), attention_factor), std::move(cache));
+}
+
 namespace {
 
 // Tokens, cached length, block table, how many of the last tokens are judged.
@@ -36,24 +69,13 @@ struct OwnedWindow {
 
 void check_span(const Runner& runner, const PySpan& span, int64_t length) {
   const auto& [tokens, kv_len, table, num_judged] = span;
-  const KvCache& cache = runner.decoder.cache();
   if (length < 1 || kv_len < 0 || num_judged < 0 || num_judged > length) {
     throw std::invalid_argument(
         "a span has " + std::to_string(length) + " rows, " + std::to_string(num_judged) +
         " of them judged, after " + std::to_string(kv_len) +
         " cached positions; it needs at least one row, and no more judged than rows");
   }
-  const int64_t needed = (kv_len + length + cache.block_size() - 1) / cache.block_size();
-  if (static_cast<int64_t>(table.size()) < needed) {
-    throw std::invalid_argument("a block table has " + std::to_string(table.size()) +
-                                " blocks, but the span reaches into " + std::to_string(needed));
-  }
-  for (int64_t i = 0; i < needed; i++) {
-    if (table[i] < 0 || table[i] >= cache.num_blocks()) {
-      throw std::invalid_argument("block " + std::to_string(table[i]) + " is outside 0 to " +
-                                  std::to_string(cache.num_blocks() - 1));
-    }
-  }
+  check_table(runner.decoder.cache(), kv_len + length, table);
 }
 
 void check_rows(const Runner& runner, size_t columns, const char* what) {
@@ -193,22 +215,10 @@ std::shared_ptr<Runner> new_runner(const std::shared_ptr<Machine>& machine,
                                    const std::shared_ptr<Weights>& weights,
                                    std::vector<float> frequencies, float attention_factor,
                                    int64_t num_blocks, int block_size, const std::string& kv_type) {
-  const Shape& shape = weights->shape();
-  if (static_cast<int>(frequencies.size()) * 2 != shape.head_dim) {
-    throw std::invalid_argument(std::to_string(frequencies.size()) +
-                                " rotary frequencies do not fit a head of " +
-                                std::to_string(shape.head_dim));
-  }
-  if (kv_type != "float16" && kv_type != "float32") {
-    throw std::invalid_argument("kv_type is '" + kv_type + "', but it must be float16 or float32");
-  }
-  auto cache =
-      std::make_unique<KvCache>(shape.num_layers, shape.num_kv_heads, shape.head_dim, num_blocks,
-                                block_size, kv_type == "float16" ? KvType::half : KvType::single);
   return std::shared_ptr<Runner>(
       new Runner{machine,
-                 Decoder(weights, machine->pool, machine->isa,
-                         Rotary(std::move(frequencies), attention_factor), std::move(cache)),
+                 new_decoder(*machine, weights, std::move(frequencies), attention_factor,
+                             num_blocks, block_size, kv_type),
                  {},
                  {}});
 }

@@ -9,8 +9,6 @@
 
 namespace outrider {
 
-namespace {
-
 void check_ids(const WarpRule& rule, int64_t vocab_size) {
   const auto check = [vocab_size](int64_t token) {
     if (token < 0 || token >= vocab_size) {
@@ -26,6 +24,8 @@ void check_ids(const WarpRule& rule, int64_t vocab_size) {
   for (const int32_t token : rule.seen) check(token);
   for (const auto& [token, value] : rule.penalty) check(token);
 }
+
+namespace {
 
 std::vector<int64_t> sample(Machine& machine, const Rows& logits, const std::vector<int64_t>& rows,
                             const std::vector<const WarpRule*>& rules,

@@ -87,6 +87,8 @@ void bind_weights(nb::module_& module) {
       .def("select_rows", &selected, nb::arg("rows"))
       .def("dequantised", &dequantised)
       .def_prop_ro("kind", [](const PackedMatrix& m) { return weight_type_name(m.type()); })
+      .def_prop_ro("out_features", &PackedMatrix::out_features)
+      .def_prop_ro("in_features", &PackedMatrix::in_features)
       .def_prop_ro("bytes", &PackedMatrix::bytes);
 
   nb::class_<Weights>(module, "Weights")
@@ -95,6 +97,7 @@ void bind_weights(nb::module_& module) {
       .def("set_matrix", &Weights::set_matrix, nb::arg("layer"), nb::arg("name"), nb::arg("matrix"))
       .def("set_vector", &Weights::set_vector, nb::arg("layer"), nb::arg("name"), nb::arg("values"))
       .def("check_complete", &Weights::check_complete)
+      .def_prop_ro("embedding", &Weights::embedding)
       .def_prop_ro("head", &Weights::head)
       .def_prop_ro("bytes", &Weights::bytes);
 }

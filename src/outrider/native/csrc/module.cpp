@@ -50,4 +50,5 @@ NB_MODULE(_native, module) {
   outrider::bind_decoder(module);
   outrider::bind_sampling(module);
   outrider::bind_training(module);
+  outrider::bind_block(module);
 }

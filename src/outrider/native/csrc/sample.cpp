@@ -7,12 +7,13 @@
 #include <functional>
 #include <limits>
 
+#include "noise.h"
+
 namespace outrider {
 
 namespace {
 
 constexpr float kOut = -std::numeric_limits<float>::infinity();
-constexpr uint64_t kMatch = 1;  // sampling.noise.Purpose.MATCH
 constexpr int64_t kNucleusGuess = 512;
 constexpr int kBinBits = 11;
 
@@ -23,18 +24,6 @@ uint64_t far_word() {
   static const auto word =
       static_cast<uint64_t>(std::exp(-std::exp(-kFar)) * 9007199254740992.0) - 2;
   return word;
-}
-
-uint64_t mixed(uint64_t state, uint64_t word) {
-  state = state + word + 0x9E3779B97F4A7C15u;
-  state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
-  state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
-  return state ^ (state >> 31);
-}
-
-double gumbel(uint64_t word) {
-  const double uniform = (static_cast<double>(word) + 0.5) * 0x1p-53;
-  return -std::log(-std::log(uniform));
 }
 
 // Numbers in the order of the floats they come from.
@@ -51,7 +40,9 @@ float from_ordered(uint32_t order) {
   return value;
 }
 
-const SampleKernels& kernels_for(Isa isa) {
+}  // namespace
+
+const SampleKernels& sample_kernels_for(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512vnni) return sample_kernels_avx512();
   if (isa == Isa::avx2 || isa == Isa::avxvnni) return sample_kernels_avx2();
@@ -60,10 +51,8 @@ const SampleKernels& kernels_for(Isa isa) {
   return sample_kernels_portable();
 }
 
-}  // namespace
-
 Sampler::Sampler(ThreadPool& pool, Isa isa)
-    : pool_(pool), kernels_(kernels_for(isa)), scratch_(pool.size()) {}
+    : pool_(pool), kernels_(sample_kernels_for(isa)), scratch_(pool.size()) {}
 
 void Sampler::sample(const float* logits, int64_t ld, int64_t vocab_size, const int64_t* rows,
                      const std::vector<const WarpRule*>& rules, const uint64_t* seeds,
@@ -107,8 +96,7 @@ int64_t Sampler::sample_row(const float* logits, int64_t size, const WarpRule& r
   kernels_.largest(row, size, &top, &first);
   if (top == kOut) return kNoneLeft;
   if (rule.is_greedy()) return first;
-  const uint64_t key = mixed(mixed(mixed(0, seed), kMatch), static_cast<uint64_t>(position));
-  return noisy_largest(row, size, key, scratch);
+  return noisy_largest(row, size, match_key(seed, position), scratch);
 }
 
 void Sampler::adjust(float* row, const float* logits, int64_t size, const WarpRule& rule) const {

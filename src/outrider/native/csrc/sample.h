@@ -74,4 +74,6 @@ class Sampler {
   std::vector<Scratch> scratch_;
 };
 
+const SampleKernels& sample_kernels_for(Isa isa);
+
 }  // namespace outrider

@@ -1,0 +1,112 @@
+"""Drafting with a trained block drafter (DFlash, DSpark): a whole block in one forward.
+
+Between rounds the drafter holds nothing of a request but the context of its positions, in the
+target's own blocks, and the features of the last round, which are turned into context by the next
+draft. There is nothing to drop when a request ends and nothing to compute again when it returns.
+"""
+
+from collections.abc import Sequence
+
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Outcome
+from outrider.core.request import VerifyRule
+from outrider.drafters.block.config import BlockConfig
+from outrider.drafters.block.context import ContextBook
+from outrider.drafters.block.runner import BlockRow, BlockRunner, NewContext
+from outrider.errors import ConfigError
+from outrider.tensor.batch import Batch, BatchRow
+from outrider.tensor.window import NO_PROPOSAL, Proposal, Scores, Taps
+
+MOST_UNWRITTEN = 64
+"""Rows of features that wait for the next draft; a prompt's are turned into context at once."""
+
+
+class BlockDrafter:
+    """Drafts the same number of tokens for every request whose context is complete.
+
+    A request does not draft where a position before its anchor has no context (its features were
+    never shown) or where the block would outgrow the longest context of the drafter.
+    """
+
+    def __init__(
+        self,
+        runner: BlockRunner,
+        config: BlockConfig,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_draft_len: int | None = None,
+    ) -> None:
+        """Draft with `runner`, whose pool has the target's `num_blocks` of `block_size` tokens.
+
+        Raises:
+            ConfigError: `max_draft_len` is more than a block of this drafter holds.
+        """
+        if max_draft_len is not None and max_draft_len > config.num_drafts:
+            raise ConfigError(
+                f"num_speculative_tokens is {max_draft_len}, but this drafter was trained for "
+                f"{config.num_drafts} tokens per round (block_size {config.block_size}, layout "
+                f"{config.layout}); ask for {config.num_drafts} or fewer"
+            )
+        self.max_draft_len = max_draft_len or config.num_drafts
+        self.taps: Taps = config.target_layer_ids
+        self._config = config
+        self._runner = runner
+        self._book = ContextBook(num_blocks, block_size)
+        self._unwritten: list[NewContext] = []
+
+    def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
+        """Draft one block for every request that can."""
+        indices = [i for i, row in enumerate(batch) if self._can_draft(row)]
+        if not indices:
+            return Proposal.nothing(batch)
+        drafted = self._runner.draft(
+            self._take_unwritten(), [self._block_row(batch.rows[i], rule) for i in indices]
+        )
+        proposals = [NO_PROPOSAL] * len(batch)
+        for index, proposal in zip(indices, drafted, strict=True):
+            proposals[index] = proposal
+        return Proposal(tuple(proposals))
+
+    def observe(self, outcome: Outcome, scores: Scores) -> None:
+        """Take the features of what was computed and kept."""
+        features = scores.features
+        for row, first in zip(outcome.rows, scores.first_token, strict=True):
+            table, length = row.block_table, row.num_cached
+            if not length or not self._book.knows(table):
+                continue
+            self._book.note(table, row.kv_len, length, has_context=features is not None)
+            if features is not None:
+                own = features[first : first + length]
+                self._unwritten.append(NewContext(row.kv_len, table, own))
+        if sum(len(new.features) for new in self._unwritten) > MOST_UNWRITTEN:
+            self._runner.draft(self._take_unwritten(), [])
+
+    def forget(self, request_id: RequestId) -> None:
+        """Nothing is kept per request; its context stays with the blocks, for whoever shares them.
+
+        Unwritten features stay too: until the next draft no other request computes anything.
+        """
+
+    def _take_unwritten(self) -> Sequence[NewContext]:
+        taken, self._unwritten = self._unwritten, []
+        return taken
+
+    def _can_draft(self, row: BatchRow) -> bool:
+        """Whether only the anchor is uncached and everything before it has context."""
+        return (
+            row.max_draft_len > 0
+            and row.num_known == 1
+            and row.kv_len + self._config.block_size <= self._config.max_context_len
+            and self._book.knows(row.block_table)
+            and self._book.covers(row.block_table, row.kv_len)
+        )
+
+    def _block_row(self, row: BatchRow, rule: VerifyRule) -> BlockRow:
+        return BlockRow(
+            row.sequence,
+            row.kv_len,
+            row.block_table,
+            min(row.max_draft_len, self.max_draft_len),
+            row.sequence.params.verify_rule or rule,
+        )
