@@ -216,6 +216,24 @@ def test_eval_gives_one_json_with_the_length_first(tiny: str, prompts: str, invo
     assert len(record["runs"][0]["prompts"]) == 1
 
 
+def test_analyze_writes_all_four(
+    tiny: str, prompts: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    """Catches a missing output, or a table of another prompt's tokens."""
+    figure, page = tmp_path / "f.svg", tmp_path / "p.html"
+    code, out, _ = invoke(
+        "analyze", "--prompts", prompts, *model(tiny), "--max-tokens", "12", "--show-tokens", "5",
+        "--plot", str(figure), "--html", str(page), "--json",
+    )  # fmt: skip
+    assert code == 0
+    record = last_json(out)
+    assert len(record["outputs"]) == 3
+    assert all(len(each["entropies"]) == len(each["token_ids"]) for each in record["outputs"])
+    assert len(re.findall(r"H=\d\.\d{3}", out)) == 5
+    assert figure.read_text("utf-8").startswith("<svg")
+    assert page.read_text("utf-8").count("<details>") == 3
+
+
 def test_estimate_reads_what_eval_and_bench_write(
     tiny: str, prompts: str, invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -357,6 +375,8 @@ def test_models_and_info_list_what_there_is(
             "add 0 to --temperature",
         ),
         (["eval", "--prompts", "none.jsonl"], "no prompt file"),
+        (["analyze", "--prompts", "none.jsonl"], "no prompt file"),
+        (["analyze", "--prompts", ".", "--draft-cost", "-1"], "a cost is 0 or more"),
         (["eval", "--prompts", ".", "--draft", "off"], "nothing to evaluate"),
         (["estimate", "--alpha", "1.5"], "the acceptance rate is 1.5"),
         (["estimate", "--alpha", "0.5", "--draft-cost", "-1"], "draft_per_token is -1"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import outrider
 from outrider.cli import (
+    analyze,
     bench,
     calibrate,
     certify,
@@ -35,6 +36,7 @@ PROOFS = (
     certify.add,
     evaluate.add,
     bench.add,
+    analyze.add,
     estimate.add,
     profile.add,
     calibrate.add,
