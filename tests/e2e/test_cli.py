@@ -216,9 +216,7 @@ def test_eval_gives_one_json_with_the_length_first(tiny: str, prompts: str, invo
     assert len(record["runs"][0]["prompts"]) == 1
 
 
-def test_analyze_writes_all_four(
-    tiny: str, prompts: str, invoke: Invoke, tmp_path: Path
-) -> None:
+def test_analyze_writes_all_four(tiny: str, prompts: str, invoke: Invoke, tmp_path: Path) -> None:
     """Catches a missing output, or a table of another prompt's tokens."""
     figure, page = tmp_path / "f.svg", tmp_path / "p.html"
     code, out, _ = invoke(
