@@ -148,7 +148,8 @@ def _panel(panel: Panel) -> str:
     if panel.mark is not None:
         height = y_axis.at(panel.mark)
         parts.append(_segment("mark", _LEFT, height, PANEL_WIDTH - _RIGHT, height))
-    parts += [_legend(index, one.name) for index, one in enumerate(panel.series)]
+    bars = bool(panel.groups)
+    parts += [_legend(index, one.name, bars=bars) for index, one in enumerate(panel.series)]
     return "".join(parts)
 
 
@@ -191,11 +192,14 @@ def _y_tick(tick: float, axis: _Axis) -> str:
     )
 
 
-def _legend(index: int, name: str) -> str:
+def _legend(index: int, name: str, *, bars: bool) -> str:
     columns = _legend_columns()
     x = _LEFT + index % columns * _LEGEND_COLUMN
     y = PANEL_HEIGHT + 4 + index // columns * _LEGEND_ROW
     colour, dash = _colour(index), _dash(index)
+    if bars:
+        swatch = f'<rect class="f{colour}" x="{x + 12}" y="{y - 6}" width="14" height="12"/>'
+        return swatch + _text(name, x + 32, y + 4)
     return (
         f'<line class="line s{colour}" stroke-dasharray="{dash}" '
         f'x1="{x}" y1="{y}" x2="{x + 26}" y2="{y}"/>' + _text(name, x + 32, y + 4)

@@ -65,4 +65,4 @@ def _output(text: Text, spelled: Sequence[str]) -> str:
 
 
 def _shade(entropy: float) -> float:
-    return 0.85 * min(1.0, entropy / DARKEST)
+    return 0.65 * min(1.0, entropy / DARKEST)

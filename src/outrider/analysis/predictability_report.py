@@ -227,7 +227,7 @@ def _speed_panel(found: Predictability, draft_cost: float) -> Panel:
         speedups = outlook(model, regime, LONGEST_DRAFT).speedups
         series.append(Series(name, speedups, [float(n) for n in range(len(speedups))]))
     return Panel(
-        title=f"Expected speedup, right with chance p1, c = {draft_cost:g}, v = 1",
+        title=f"Speedup if right with chance p1 (c = {draft_cost:g}, v = 1)",
         x_label="draft tokens per round",
         y_label="speedup",
         series=series,

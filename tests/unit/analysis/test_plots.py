@@ -70,7 +70,9 @@ def test_bars_stand_on_the_axis_beside_each_other() -> None:
     """Catches bars that overlap, or that show another series' value."""
     series = [Series("mean", [4.0, 2.0]), Series("max", [8.0, 6.0])]
     root = ET.fromstring(figure([panel(series=series, groups=["code", "chat"])]))
-    bars = [node.attrib for node in root.iter(f"{SVG}rect")]
+    drawn = [node.attrib for node in root.iter(f"{SVG}rect")]
+    bars, swatches = drawn[:4], drawn[4:]
+    assert [each["class"] for each in swatches] == ["f0", "f1"]
     lefts = [float(bar["x"]) for bar in bars]
     assert lefts == sorted(lefts)
     heights = [float(bar["height"]) for bar in bars]
