@@ -57,6 +57,9 @@ def test_the_distributions_of_a_draft_are_its_own(
             own = softmax_of(plainly(logits, PARAMS, Context(sequence.prompt, past)))
             assert draft.probs is not None
             torch.testing.assert_close(draft.probs[slot], own, rtol=0, atol=1e-9)
+            # The confidence knows the past and not the token that was drawn.
+            assert draft.confidence is not None
+            assert draft.confidence[slot] == pytest.approx(float(softmax_of(logits).max()))
             num_checked += 1
         return reject_rows(positions, draft, sequence)
 

@@ -22,18 +22,23 @@ FORMAT = "outrider step cost table"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Median seconds of `count` measurements and the distance between their quartiles."""
+    """Median seconds of `count` measurements and the distance between their quartiles.
+
+    What disturbs a measurement makes it longer, so the `fastest` one is the least disturbed.
+    """
 
     seconds: float
     spread: float
     count: int
+    fastest: float | None = None
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Self:
         """Sum up samples; there must be one."""
         ordered = sorted(samples)
         quarter = len(ordered) // 4
-        return cls(median(ordered), ordered[-1 - quarter] - ordered[quarter], len(ordered))
+        spread = ordered[-1 - quarter] - ordered[quarter]
+        return cls(median(ordered), spread, len(ordered), ordered[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +128,16 @@ def _integer(value: object) -> int:
 
 
 def _timing(record: Mapping[str, Any]) -> Timing:
-    timing = Timing(float(record["seconds"]), float(record["spread"]), _integer(record["count"]))
-    if not (math.isfinite(timing.seconds) and timing.seconds >= 0):
-        raise ValueError(f"{timing.seconds} is no duration")
-    if not (math.isfinite(timing.spread) and timing.spread >= 0):
-        raise ValueError(f"{timing.spread} is no spread")
+    fastest = record.get("fastest")
+    timing = Timing(
+        float(record["seconds"]),
+        float(record["spread"]),
+        _integer(record["count"]),
+        None if fastest is None else float(fastest),
+    )
+    for value in (timing.seconds, timing.spread, timing.fastest or 0.0):
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{value} is no duration")
     return timing
 
 

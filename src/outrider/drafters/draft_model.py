@@ -58,12 +58,18 @@ class _Draft:
     most: int
     tokens: list[int] = field(default_factory=list)
     probs: list[torch.Tensor] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
     is_open: bool = True
 
     def proposal(self) -> RowProposal:
         """Hand over what was drawn, with the distributions if it was drawn from any."""
         probs = torch.stack(self.probs) if self.probs else None
-        return RowProposal(tuple(self.tokens), probs, sources=(NAME,) * len(self.tokens))
+        return RowProposal(
+            tuple(self.tokens),
+            probs,
+            confidence=tuple(self.confidence),
+            sources=(NAME,) * len(self.tokens),
+        )
 
 
 class DraftModelDrafter:
@@ -187,6 +193,9 @@ class DraftModelDrafter:
             return
         token, probs = draft_token(warped, sequence, len(draft.tokens), rule)
         draft.tokens.append(token)
+        # Of the likeliest token and not of the drawn one: under rejection, what a length policy
+        # reads must not tell what was drawn.
+        draft.confidence.append(float(torch.softmax(logits, -1).max()))
         if probs is not None:
             draft.probs.append(probs)
         draft.is_open = len(draft.tokens) < draft.most and token not in self._stop_tokens

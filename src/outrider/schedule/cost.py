@@ -1,5 +1,8 @@
 """Step cost tables made usable: checked for faults, smoothed, interpolated.
 
+Medians are believed unless many of them spread: then other work has slowed measurements down at
+random, and the fastest times are the ones that can be compared.
+
 Between measured rows and contexts the cost is a straight line; beyond the last ones it goes on with
 the slope of their upper half, and `is_extrapolated` says so.
 """
@@ -11,10 +14,11 @@ from typing import Final
 
 from outrider.core.step_cost import BatchTimings, StepCostTable, Timing
 
-# A spread above this share of the median makes a point noisy, and this share of noisy points a
-# table that says nothing.
+# A spread above this share of the median makes a point noisy. From this share of noisy points on
+# the fastest times are used, which takes this many measurements of each.
 NOISY: Final = 0.25
-MOST_NOISY_POINTS: Final = 0.34
+MOST_NOISY_POINTS: Final = 0.25
+ENOUGH_FOR_FASTEST: Final = 5
 # More rows that are faster by this share are noise and are smoothed away; by the second share, the
 # measurement was disturbed.
 DROP: Final = 0.05
@@ -42,9 +46,21 @@ def faults_of(table: StepCostTable) -> list[Fault]:
     for context, timings in zip(table.contexts, table.forward, strict=True):
         where = f"at context {context}"
         faults += _noise(table.rows, timings, where)
-        faults += _drops(table.rows, timings, where)
-        faults += _flatness(table.rows, timings, where)
+        seconds = believed(timings)
+        faults += _drops(table.rows, seconds, where)
+        faults += _flatness(table.rows, seconds, where)
     return faults
+
+
+def believed(timings: Sequence[Timing]) -> list[float]:
+    """Give the seconds that are believed: medians, or the fastest where those are too noisy."""
+    if _num_noisy(timings) <= MOST_NOISY_POINTS * len(timings):
+        return [own.seconds for own in timings]
+    return [own.seconds if own.fastest is None else own.fastest for own in timings]
+
+
+def _num_noisy(timings: Sequence[Timing]) -> int:
+    return sum(own.spread > NOISY * own.seconds for own in timings)
 
 
 def _truncation(table: StepCostTable) -> list[Fault]:
@@ -61,24 +77,31 @@ def _noise(rows: Sequence[int], timings: Sequence[Timing], where: str) -> list[F
     noisy = [n for n, own in zip(rows, timings, strict=True) if own.spread > NOISY * own.seconds]
     if not noisy:
         return []
-    sentence = f"{where} the times of {noisy} rows spread by more than {NOISY:.0%} of their median"
-    return [Fault("noisy", sentence, is_fatal=len(noisy) > MOST_NOISY_POINTS * len(rows))]
+    is_many = _num_noisy(timings) > MOST_NOISY_POINTS * len(timings)
+    has_fastest = all(
+        own.fastest is not None and own.count >= ENOUGH_FOR_FASTEST for own in timings
+    )
+    remedy = "; the fastest times stand for them" if is_many and has_fastest else ""
+    sentence = (
+        f"{where} the times of {noisy} rows spread by more than {NOISY:.0%} of their median{remedy}"
+    )
+    return [Fault("noisy", sentence, is_fatal=is_many and not has_fastest)]
 
 
-def _drops(rows: Sequence[int], timings: Sequence[Timing], where: str) -> list[Fault]:
-    faults, slowest, at = [], timings[0].seconds, rows[0]
-    for num_rows, own in zip(rows, timings, strict=True):
-        if own.seconds < slowest * (1 - DROP):
-            share = 1 - own.seconds / slowest
+def _drops(rows: Sequence[int], seconds: Sequence[float], where: str) -> list[Fault]:
+    faults, slowest, at = [], seconds[0], rows[0]
+    for num_rows, own in zip(rows, seconds, strict=True):
+        if own < slowest * (1 - DROP):
+            share = 1 - own / slowest
             sentence = f"{where} {num_rows} rows took {share:.0%} less than {at} rows"
             faults.append(Fault("non-monotone", sentence, is_fatal=share > DISTURBED))
-        if own.seconds > slowest:
-            slowest, at = own.seconds, num_rows
+        if own > slowest:
+            slowest, at = own, num_rows
     return faults
 
 
-def _flatness(rows: Sequence[int], timings: Sequence[Timing], where: str) -> list[Fault]:
-    first, last = timings[0].seconds, timings[-1].seconds
+def _flatness(rows: Sequence[int], seconds: Sequence[float], where: str) -> list[Fault]:
+    first, last = seconds[0], seconds[-1]
     if first <= 0:
         return [Fault("flat", f"{where} a forward of {rows[0]} rows took no time", is_fatal=True)]
     if rows[-1] >= FLAT_RANGE * rows[0] and last < first * (1 + FLAT):
@@ -87,11 +110,11 @@ def _flatness(rows: Sequence[int], timings: Sequence[Timing], where: str) -> lis
     return []
 
 
-def smoothed(timings: Sequence[Timing]) -> list[float]:
+def smoothed(seconds: Sequence[float]) -> list[float]:
     """Fit the nearest non-decreasing sequence: pool adjacent violators (Ayer et al. 1955)."""
     pools: list[tuple[float, int]] = []
-    for timing in timings:
-        mean, size = timing.seconds, 1
+    for own in seconds:
+        mean, size = own, 1
         while pools and pools[-1][0] > mean:
             before, count = pools.pop()
             mean = (mean * size + before * count) / (size + count)
@@ -107,7 +130,7 @@ class StepCost:
         """Read `table`; drafting costs what it says of `drafter`, 0 if it says nothing."""
         self.table = table
         self.max_rows = table.rows[-1]
-        self._grid = [smoothed(own) for own in table.forward]
+        self._grid = [smoothed(believed(own)) for own in table.forward]
         self._drafting = table.drafting.get(drafter or "", ())
         self._curves: dict[tuple[int, int], list[float]] = {}
 

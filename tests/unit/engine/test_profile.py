@@ -231,7 +231,7 @@ def test_every_size_is_measured(model: str) -> None:
     assert found.contexts == (64, 368)
     assert [batch for batch, _ in found.host] == [1, 2, 3]
     assert [batch for batch, _ in found.drafting["random"]] == [1, 2, 3]
-    assert all(timing.seconds == 1 and timing.count == 3 for own in found.forward for timing in own)
+    assert all(timing.seconds == 1 and timing.count == 5 for own in found.forward for timing in own)
     assert {fault.kind for fault in faults_of(found)} == {"flat"}
     assert StepCostTable.from_json(found.to_json(), "f") == found
 

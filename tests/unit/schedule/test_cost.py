@@ -77,9 +77,20 @@ def test_small_faults_are_told_and_kept() -> None:
 
 def test_smoothing_pools_what_falls() -> None:
     """Catches a running maximum, which one slow outlier would stretch over all that follows."""
-    assert smoothed([timing(s) for s in (1, 3, 2, 4)]) == [1, 2.5, 2.5, 4]
-    assert smoothed([timing(s) for s in (5, 4, 3)]) == [4, 4, 4]
-    assert smoothed([timing(s) for s in (1, 2, 3)]) == [1, 2, 3]
+    assert smoothed([1, 3, 2, 4]) == [1, 2.5, 2.5, 4]
+    assert smoothed([5, 4, 3]) == [4, 4, 4]
+    assert smoothed([1, 2, 3]) == [1, 2, 3]
+
+
+def test_noise_everywhere_is_met_with_the_fastest_times() -> None:
+    """Catches medians of a busy machine that are believed, or a table thrown away for nothing."""
+    noisy = tuple(Timing(2.0 + 0.1 * n, 3.0, 5, fastest=1.0 + n) for n in range(5))
+    table = replace(table_of([1, 1.2, 1.3, 2, 4]), forward=(noisy,))
+    assert kinds(table, fatal=False) == ["noisy"]
+    assert kinds(table, fatal=True) == []
+    assert StepCost(table).forward_curve(96, 16)[8] == pytest.approx(4.0)
+    few = tuple(replace(each, count=3) for each in noisy)
+    assert kinds(replace(table, forward=(few,)), fatal=True) == ["noisy"]
 
 
 def test_costs_between_measurements() -> None:
@@ -141,5 +152,5 @@ def test_damaged_files_are_named(change: dict[str, Any], says: str) -> None:
 
 def test_timings_are_medians_and_quartiles() -> None:
     """Catches a mean, which one interruption would move."""
-    assert Timing.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Timing(3.0, 2.0, 5)
-    assert Timing.of([2.0]) == Timing(2.0, 0.0, 1)
+    assert Timing.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Timing(3.0, 2.0, 5, fastest=1.0)
+    assert Timing.of([2.0]) == Timing(2.0, 0.0, 1, fastest=2.0)
