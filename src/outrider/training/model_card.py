@@ -26,9 +26,10 @@ class Card:
     table_entries: int
     sizes: Mapping[str, int]
     provenance: Mapping[str, Any]
-    data: Mapping[str, Any]
+    data: Mapping[str, int]
     figures: Mapping[str, Any] | None
     licence: str
+    notes: tuple[str, ...]
 
 
 def card_text(card: Card) -> str:
@@ -39,6 +40,7 @@ def card_text(card: Card) -> str:
         *_network_facts(card),
         *_table_facts(card),
         *_training_facts(card),
+        *(("note", note) for note in card.notes),
         ("licence", card.licence),
     ]
     rows = [f"| {name} | {value} |" for name, value in facts]
@@ -87,22 +89,14 @@ def _table_facts(card: Card) -> list[tuple[str, str]]:
             "n-gram table",
             f"{card.table_entries} contexts of up to {header.max_order} tokens, counted on "
             f"{header.num_tokens} tokens of {header.num_documents} documents; "
-            f"{card.sizes['table.safetensors'] / _MEGABYTE:.1f} MB",
+            f"{card.sizes['table'] / _MEGABYTE:.1f} MB",
         )
     ]
 
 
 def _training_facts(card: Card) -> list[tuple[str, str]]:
     facts = []
-    counts = [
-        f"{card.data[key]} {label}"
-        for key, label in (
-            ("num_documents", "documents"),
-            ("num_tokens", "tokens"),
-            ("num_response_tokens", "of them written by the target"),
-        )
-        if key in card.data
-    ]
+    counts = [f"{count} {label}" for label, count in card.data.items()]
     digest = str(card.provenance.get("data_hash", ""))[:_SHORT_HASH]
     if counts or digest:
         said = ", ".join(counts) or "text of the target"

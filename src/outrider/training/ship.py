@@ -1,9 +1,11 @@
 """Packs a trained drafter for shipping: weights made small, the table, the figures, and a card.
 
-The folder is what `drafters.shipped` looks for: `manifest.json`, `network/`, `table.safetensors`,
-`eval.json` and `MODEL_CARD.md`. Paths of the machine it was made on are left out of all of them.
+The folder is what `drafters.shipped` looks for: `manifest.json`, `network/`,
+`ngram-table.safetensors`, `eval.json` and `MODEL_CARD.md`. Paths of the machine it was made on are
+left out of all of them.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from outrider.drafters.block.checkpoint import (
     save_checkpoint,
     write_json,
 )
-from outrider.drafters.ngram_table_file import open_table
+from outrider.drafters.ngram_table_file import TABLE_FILE, open_table
 from outrider.drafters.shipped import MANIFEST, VERSION
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
@@ -28,7 +30,7 @@ from outrider.models.fields import read_json
 from outrider.models.fingerprint import target_hash
 from outrider.training.model_card import Card, card_text
 
-NETWORK, TABLE, FIGURES, CARD = "network", "table.safetensors", "eval.json", "MODEL_CARD.md"
+NETWORK, TABLE, FIGURES, CARD = "network", TABLE_FILE, "eval.json", "MODEL_CARD.md"
 PROVENANCE = "provenance.json"
 # A matrix of fewer rows is a head of one number or so: too small to be worth it.
 _FEWEST_ROWS = 32
@@ -55,6 +57,8 @@ class Parcel:
     record: Mapping[str, Any] | None = None
     data: Path | None = None
     licence: str = "Apache-2.0"
+    notes: tuple[str, ...] = ()
+    """Further lines of the card, such as where the prompts came from."""
 
 
 def ship(place: Path, parcel: Parcel) -> Path:
@@ -75,8 +79,9 @@ def ship(place: Path, parcel: Parcel) -> Path:
         network = _pack_network(parcel, found_hash, folder / NETWORK)
         write_json(folder / NETWORK / PROVENANCE, provenance)
     if parcel.table is not None:
-        table = open_table(str(parcel.table), parcel.target)
-        shutil.copyfile(parcel.table, folder / TABLE)
+        path = parcel.table / TABLE if parcel.table.is_dir() else parcel.table
+        table = open_table(str(path), parcel.target)
+        shutil.copyfile(path, folder / TABLE)
     config = speculative_options(parcel, provenance or {})
     manifest = {
         "version": VERSION,
@@ -98,17 +103,38 @@ def ship(place: Path, parcel: Parcel) -> Path:
         kind=parcel.kind,
         table=None if table is None else table.header,
         table_entries=0 if table is None else len(table),
-        sizes={part: _num_bytes(folder / part) for part in (NETWORK, TABLE)},
+        sizes={"network": _num_bytes(folder / NETWORK), "table": _num_bytes(folder / TABLE)},
         provenance=provenance or {},
-        data={} if parcel.data is None else read_json(parcel.data / "manifest.json"),
+        data={} if parcel.data is None else data_facts(parcel.data),
         figures=figures,
         licence=parcel.licence,
+        notes=parcel.notes,
     )
     (folder / CARD).write_text(card_text(card), "utf-8")
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(_READABLE)
     return folder
+
+
+def data_facts(directory: Path) -> dict[str, int]:
+    """Count what a data set holds, from the lines beside its shards.
+
+    Raises:
+        ConfigError: A line is not what `outrider data generate` writes.
+    """
+    facts = {"documents": 0, "tokens": 0, "tokens written by the target": 0}
+    for path in sorted(directory.glob("shard-*.jsonl")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+            try:
+                one = json.loads(line)
+                length, prompt = int(one["len"]), int(one["prompt_len"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{path}, line {number}: no line of a data set") from error
+            facts["documents"] += 1
+            facts["tokens"] += length
+            facts["tokens written by the target"] += length - prompt
+    return facts
 
 
 def speculative_options(parcel: Parcel, provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from outrider.errors import ConfigError, IncompatibleDraft
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
 from outrider.models.fingerprint import target_hash
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
-from outrider.training.ship import Parcel, ship
+from outrider.training.ship import Parcel, data_facts, ship
 from tests.block_drafters import random_network, tiny_config
 from tests.tables import table_of_texts
 
@@ -97,14 +97,14 @@ def test_the_whole_is_found_and_runs_all_parts(
     assert found.config.model == str(folder / "network")
     ship(tmp_path / "drafts", replace(parcel, network=None, table=table))
     config = read_manifest(folder).config
-    assert (config.method, config.model) == ("ngram-table", str(folder / "table.safetensors"))
+    assert (config.method, config.model) == ("ngram-table", str(folder / "ngram-table.safetensors"))
     ship(tmp_path / "drafts", replace(parcel, table=table))
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     assert manifest["speculative_config"] == {
         "method": "combined",
         "model": "network",
         "network": "dspark",
-        "ngram_table": "table.safetensors",
+        "ngram_table": "ngram-table.safetensors",
         "num_speculative_tokens": 4,
     }
 
@@ -149,26 +149,36 @@ def test_the_card_says_what_a_reader_asks(
     """Catches a card without data, recipe, time, figures or licence."""
     data = tmp_path / "data"
     data.mkdir()
-    (data / "manifest.json").write_text('{"num_documents": 12, "num_tokens": 345}', "utf-8")
+    lines = ['{"prompt_len": 3, "len": 13}', '{"prompt_len": 2, "len": 7}']
+    (data / "shard-00000.jsonl").write_text("\n".join(lines), "utf-8")
     parcel = Parcel(
-        name="tiny", target=target, network=network, table=table, options=OPTIONS, data=data
-    )
+        name="tiny", target=target, network=network, table=table, options=OPTIONS, data=data,
+        notes=("prompts of its own",),
+    )  # fmt: skip
     folder = ship(tmp_path / "drafts", parcel)
     assert "Not measured yet" in (folder / "MODEL_CARD.md").read_text("utf-8")
     assert not (folder / "eval.json").exists()
     ship(tmp_path / "drafts", replace(parcel, record=RECORD))
     card = (folder / "MODEL_CARD.md").read_text("utf-8")
     for words in (
-        "12 documents, 345 tokens; hash `beefbeefbeef`",
+        "2 documents, 20 tokens, 15 tokens written by the target; hash `beefbeefbeef`",
         "`dspark`: minutes 3.0",
         "3 minutes, 7 steps, 900 draft positions seen",
         "stored as q8_0",
         "tokens of 1 documents",
         "Apache-2.0",
+        "| note | prompts of its own |",
         "| code | 9 | 2.25 | 2.00 to 2.50 | 0.75 - |",
         "| without looping outputs | 8 |",
     ):
         assert words in card, (words, card)
+
+
+def test_a_damaged_data_set_is_named(tmp_path: Path) -> None:
+    """Catches counts made of half a data set."""
+    (tmp_path / "shard-00000.jsonl").write_text('{"prompt_len": 3, "len": 13}\n{}', "utf-8")
+    with pytest.raises(ConfigError, match=r"shard-00000.jsonl, line 2"):
+        data_facts(tmp_path)
 
 
 def test_what_does_not_fit_is_not_shipped(
