@@ -53,7 +53,7 @@ class TinyModel:
         on: "Machine",
         num_blocks: int = 64,
         block_size: int = 16,
-        kv_type: "KvType" = "float16",
+        kv_type: "KvType" = "int16",
     ) -> "NativeTarget":
         """A fresh target with a pool of its own."""
         from outrider.target.native_target import NativeTarget

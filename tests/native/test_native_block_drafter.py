@@ -150,7 +150,7 @@ ways = st.builds(
 
 def drafted_that_way(way: Way, rule: VerifyRule, isa: str = "auto") -> list[RowProposal]:
     """The drafts of one request with every parameter of PARAMS."""
-    runner = QUANTISED.native(machine(way.threads, isa), kv_type="float16")
+    runner = QUANTISED.native(machine(way.threads, isa), kv_type="int16")
     features = features_of(LENGTH, QUANTISED.config, 1)
     generator = torch.Generator().manual_seed(way.shuffle)
     blocks = torch.randperm(24, generator=generator).tolist()

@@ -58,9 +58,11 @@ def test_logits_are_close(checkpoint: Checkpoint) -> None:
     span = span_of(tokens, 0, range(BLOCKS), len(tokens))
     found = target(checkpoint, 2).score_spans([span]).logits.log_softmax(-1)
     divergence = (expected.exp() * (expected - found)).sum(-1).mean()
-    agreement = (expected.argmax(-1) == found.argmax(-1)).double().mean()
+    chosen = expected.gather(1, found.argmax(-1, keepdim=True))[:, 0]
+    missed = expected.max(-1).values - chosen
     assert float(divergence) < 0.01
-    assert float(agreement) > 0.95
+    assert float((missed == 0).double().mean()) > 0.9
+    assert float(missed.max()) < 0.5  # Where another token wins, it was almost as good.
 
 
 def test_it_goes_on(checkpoint: Checkpoint) -> None:

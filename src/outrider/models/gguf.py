@@ -6,6 +6,7 @@ rows, where a row is just bytes.
 """
 
 import math
+import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,8 +98,9 @@ class GgufFile:
         self.path = path
         header = read_header(path)
         self.metadata: Mapping[str, MetadataValue] = header.metadata
-        # A plain view: numpy makes each slice of a memmap an object of that class, which is slow.
-        self._contents: Bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        with path.open("rb") as file:
+            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._contents: Bytes = np.frombuffer(self._mapping, dtype=np.uint8)
         self._entries = _by_hf_name(header)
         divisors = header.tensors.get(_ROPE_DIVISORS)
         self.spec: ModelSpec = from_gguf(
@@ -106,6 +108,15 @@ class GgufFile:
             tied_head=HEAD not in self._entries,
             frequency_divisors=() if divisors is None else self._divisors(divisors),
         )
+
+    def let_go(self) -> None:
+        """Give the memory of what was read back to the system; it can be read again.
+
+        The pages of the file would otherwise count as memory of this process, beside the copy that
+        was made of them.
+        """
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def shapes(self) -> Mapping[str, Shape]:
         """Shape of every tensor, by Hugging Face name."""

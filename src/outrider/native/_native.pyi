@@ -66,7 +66,7 @@ class Decoder:
         attention_factor: float,
         num_blocks: int,
         block_size: int,
-        kv_type: Literal["float16", "float32"],
+        kv_type: Literal["int16", "float32"],
     ) -> None: ...
     def forward(
         self,
@@ -159,7 +159,7 @@ class BlockRunner:
         attention_factor: float,
         num_blocks: int,
         block_size: int,
-        kv_type: Literal["float16", "float32"],
+        kv_type: Literal["int16", "float32"],
     ) -> None: ...
     def draft(
         self,

@@ -14,7 +14,7 @@ from outrider.tensor.shapes import Hidden, Logits
 from outrider.tensor.span import Span, SpanScores
 from outrider.tensor.window import Taps
 
-KvType = Literal["float16", "float32"]
+KvType = Literal["int16", "float32"]
 
 NormedRows = Float[Tensor, "judged hidden"]
 Features = Float[Tensor, "tokens features"]
@@ -40,7 +40,7 @@ class RunnerSetting:
     attention_factor: float
     num_blocks: int
     block_size: int
-    kv_type: KvType = "float16"
+    kv_type: KvType = "int16"
 
 
 class NativeRunner:

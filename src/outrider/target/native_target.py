@@ -24,7 +24,7 @@ class NativeTarget:
         *,
         num_blocks: int,
         block_size: int,
-        kv_type: KvType = "float16",
+        kv_type: KvType = "int16",
     ) -> None:
         """Reserve the KV pool beside the weights, which may be in use elsewhere.
 

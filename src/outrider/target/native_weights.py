@@ -94,9 +94,11 @@ def load_native_tensors(
             if tensor in found:
                 matrix = _matrix(source, tensor, found[tensor], weight_format)
                 weights.set_matrix(layer, name, matrix)
+                _let_go(source)
         for layer, name, tensor in _vectors(spec):
             if tensor in found:
                 weights.set_vector(layer, name, _read(source, tensor, found[tensor]).tolist())
+        _let_go(source)
         weights.check_complete()
     except ValueError as error:
         raise CorruptCheckpoint(f"the tensors do not fit the model: {error}") from error
@@ -148,6 +150,11 @@ def _matrix(source: TensorSource, name: str, shape: Shape, weight_format: Weight
     if kind == "F32" or shape[1] % _BLOCK:
         return Matrix.pack("F32", rows, shape[1])
     return Matrix.quantize(kind, "F32", rows, shape[1])
+
+
+def _let_go(source: TensorSource) -> None:
+    if isinstance(source, GgufFile):
+        source.let_go()
 
 
 def _read(

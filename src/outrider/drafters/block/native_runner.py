@@ -48,7 +48,7 @@ class NativeBlockRunner:
         num_blocks: int,
         block_size: int,
         kind: str = DEFAULT_KIND,
-        kv_type: KvType = "float16",
+        kv_type: KvType = "int16",
     ) -> None:
         """Quantise the weights to `kind` and reserve the pool.
 

@@ -87,16 +87,17 @@ void Attention::run(const KvCache& cache, int layer, const float* queries, int64
 
 void Attention::run_task(const Call& call, const Task& task, int worker) {
   const SoftmaxSums sums = scratch(worker, 0), later = scratch(worker, 1);
-  attend(call, task, 0, worker, sums);
+  const float* queries = gather(call, task, worker);
+  attend(call, task, 0, queries, sums);
   for (int chunk = 1; chunk < task.num_chunks; chunk++) {
-    attend(call, task, chunk, worker, later);
+    attend(call, task, chunk, queries, later);
     merge(task, chunk, sums, later);
   }
   finish(call, task, sums);
 }
 
 void Attention::run_chunk(const Call& call, const Task& task, int chunk, int worker) {
-  attend(call, task, chunk, worker, partial(task, chunk));
+  attend(call, task, chunk, gather(call, task, worker), partial(task, chunk));
   std::atomic<int>& arrived = arrived_[&task - tasks_.data()];
   if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < task.num_chunks) return;
   // The last to arrive sees the sums of all chunks, and leaves the counter ready for the next
@@ -109,17 +110,29 @@ void Attention::run_chunk(const Call& call, const Task& task, int chunk, int wor
   finish(call, task, sums);
 }
 
-void Attention::attend(const Call& call, const Task& task, int chunk, int worker,
-                       const SoftmaxSums& sums) {
+const float* Attention::gather(const Call& call, const Task& task, int worker) {
   const Span& span = (*spans_)[task.span];
-  const int shared = queries_per_row_, num_queries = task.num_rows * shared;
+  const bool is_rounded = call.cache.type() == KvType::int16;
   float* queries = scratch(worker, 2).values;
   const float* source = call.queries + (span.first_row + task.first) * call.ldq +
-                        static_cast<int64_t>(task.kv_head) * shared * head_dim_;
-  for (int row = 0; row < task.num_rows; row++) {
-    std::memcpy(queries + static_cast<int64_t>(row) * shared * head_dim_, source + row * call.ldq,
-                sizeof(float) * shared * head_dim_);
+                        static_cast<int64_t>(task.kv_head) * queries_per_row_ * head_dim_;
+  float* to = queries;
+  for (int row = 0; row < task.num_rows; row++, source += call.ldq) {
+    for (int i = 0; i < queries_per_row_; i++, to += head_dim_) {
+      const float* query = source + static_cast<int64_t>(i) * head_dim_;
+      if (is_rounded) {
+        kernels_.round_query(query, to, head_dim_);
+      } else {
+        std::memcpy(to, query, sizeof(float) * head_dim_);
+      }
+    }
   }
+  return queries;
+}
+
+void Attention::attend(const Call& call, const Task& task, int chunk, const float* queries,
+                       const SoftmaxSums& sums) {
+  const int shared = queries_per_row_, num_queries = task.num_rows * shared;
   const auto& slots = slot_groups_[task.span];
   const size_t first = static_cast<size_t>(chunk) * (kChunk / kSlotGroup);
   const size_t last = std::min(slots.size(), first + kChunk / kSlotGroup);
@@ -129,7 +142,7 @@ void Attention::attend(const Call& call, const Task& task, int chunk, int worker
   }
   const ContextChunk context{groups, head_dim_, padded_dim_};
   const auto kernel =
-      call.cache.type() == KvType::half ? kernels_.attend_half : kernels_.attend_float;
+      call.cache.type() == KvType::int16 ? kernels_.attend_codes : kernels_.attend_float;
   // Blocks of even size: seven queries as four and three, not as six and one.
   const int num_blocks = (num_queries + kMaxQueries - 1) / kMaxQueries;
   for (int block = 0, q = 0; block < num_blocks; block++) {

@@ -67,7 +67,10 @@ class Attention {
 
   void run_task(const Call& call, const Task& task, int worker);
   void run_chunk(const Call& call, const Task& task, int chunk, int worker);
-  void attend(const Call& call, const Task& task, int chunk, int worker, const SoftmaxSums& sums);
+  // Puts the queries of a task, in the form the cache asks for, into the worker's scratch memory.
+  const float* gather(const Call& call, const Task& task, int worker);
+  void attend(const Call& call, const Task& task, int chunk, const float* queries,
+              const SoftmaxSums& sums);
   void merge(const Task& task, int chunk, const SoftmaxSums& earlier, const SoftmaxSums& later);
   void finish(const Call& call, const Task& task, const SoftmaxSums& sums);
   int count(const Task& task, int row, int chunk) const;

@@ -38,12 +38,12 @@ Decoder new_decoder(const Machine& machine, const std::shared_ptr<Weights>& weig
                                 " rotary frequencies do not fit a head of " +
                                 std::to_string(shape.head_dim));
   }
-  if (kv_type != "float16" && kv_type != "float32") {
-    throw std::invalid_argument("kv_type is '" + kv_type + "', but it must be float16 or float32");
+  if (kv_type != "int16" && kv_type != "float32") {
+    throw std::invalid_argument("kv_type is '" + kv_type + "', but it must be int16 or float32");
   }
   auto cache =
       std::make_unique<KvCache>(shape.num_layers, shape.num_kv_heads, shape.head_dim, num_blocks,
-                                block_size, kv_type == "float16" ? KvType::half : KvType::single);
+                                block_size, kv_type == "int16" ? KvType::int16 : KvType::float32);
   return Decoder(weights, machine.pool, machine.isa,
                  Rotary(std::move(frequencies), attention_factor), std::move(cache));
 }

@@ -27,8 +27,9 @@ KvCache::KvCache(int layers, int kv_heads, int head_dim, int64_t num_blocks, int
     throw std::invalid_argument("block_size is " + std::to_string(block_size) +
                                 ", but the native runner needs a multiple of 16");
   }
-  const size_t number = type == KvType::half ? sizeof(uint16_t) : sizeof(float);
-  group_bytes_ = static_cast<size_t>(head_dim_ + padded_dim_) * kSlotGroup * number;
+  group_bytes_ = type == KvType::int16
+                     ? static_cast<size_t>(CodeGroup{head_dim_, padded_dim_}.bytes())
+                     : static_cast<size_t>(head_dim_ + padded_dim_) * kSlotGroup * sizeof(float);
   bytes_ = static_cast<int64_t>(group_bytes_) * num_groups_ * kv_heads * layers;
   // calloc leaves the pages of a big area untouched, aligned_alloc with memset would not.
   memory_.reset(static_cast<char*>(std::calloc(1, bytes_ + kAlignment)));
@@ -41,15 +42,8 @@ void KvCache::write(const RowKernels& kernels, int layer, int kv_head, int64_t s
                     const float* key, const float* value) {
   char* group = data_ + offset(layer, kv_head, slot / kSlotGroup);
   const int lane = static_cast<int>(slot % kSlotGroup);
-  if (type_ == KvType::half) {
-    auto* keys = reinterpret_cast<uint16_t*>(group);
-    kernels.store_half(keys, keys + head_dim_ * kSlotGroup, lane, key, value, head_dim_,
-                       padded_dim_);
-  } else {
-    auto* keys = reinterpret_cast<float*>(group);
-    kernels.store_float(keys, keys + head_dim_ * kSlotGroup, lane, key, value, head_dim_,
-                        padded_dim_);
-  }
+  const auto store = type_ == KvType::int16 ? kernels.store_codes : kernels.store_float;
+  store(group, lane, key, value, head_dim_, padded_dim_);
 }
 
 }  // namespace outrider

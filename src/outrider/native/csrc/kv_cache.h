@@ -1,8 +1,8 @@
 // Paged keys and values of all layers, addressed by slot like kvcache/pool.py:
 // slot of position i = block_table[i / block_size] * block_size + i % block_size.
 //
-// Sixteen slots of one KV head lie together, keys transposed ([head_dim][16]) so that sixteen
-// scores are computed at once without adding up lanes, values behind them ([16][padded_dim]).
+// Sixteen slots of one KV head lie together, keys transposed, so that sixteen scores are computed at
+// once without adding up lanes, values behind them; `CodeGroup` has the details.
 
 #pragma once
 
@@ -14,9 +14,10 @@
 
 namespace outrider {
 
-// Half precision has eleven bits of mantissa where bfloat16 has eight, and halves the traffic of
-// long contexts against float32; values beyond its range saturate.
-enum class KvType { half, single };
+// 16-bit codes with a scale per slot and head resolve a 4094th of the largest number of a head, are
+// multiplied as integers, two at once, and halve the traffic of long contexts against float32,
+// which serves comparisons.
+enum class KvType { int16, float32 };
 
 class KvCache {
  public:

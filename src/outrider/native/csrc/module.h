@@ -46,7 +46,7 @@ void check_table(const KvCache& cache, int64_t end, const std::vector<int32_t>& 
 // Throws std::invalid_argument if a rule names a token outside the vocabulary.
 void check_ids(const WarpRule& rule, int64_t vocab_size);
 
-// A decoder with a cache of its own; `kv_type` is float16 or float32. Throws std::invalid_argument.
+// A decoder with a cache of its own; `kv_type` is int16 or float32. Throws std::invalid_argument.
 Decoder new_decoder(const Machine& machine, const std::shared_ptr<Weights>& weights,
                     std::vector<float> frequencies, float attention_factor, int64_t num_blocks,
                     int block_size, const std::string& kv_type);

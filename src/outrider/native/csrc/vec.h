@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__F16C__) || defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -31,11 +31,16 @@ constexpr int kParts = kLanes / kPartLanes;
 
 typedef float Part __attribute__((vector_size(kPartLanes * 4)));
 typedef int32_t IntPart __attribute__((vector_size(kPartLanes * 4)));
+typedef int16_t CodePart __attribute__((vector_size(kPartLanes * 2)));
 
 struct Vec {
   Part part[kParts];
 };
 struct Mask {
+  IntPart part[kParts];
+};
+// Sixteen 32-bit integers, or pairs of 16-bit ones.
+struct Ints {
   IntPart part[kParts];
 };
 
@@ -111,6 +116,17 @@ OUTRIDER_INLINE void store_some(float* to, Vec value, int count) {
   std::memcpy(to, lanes, sizeof(float) * count);
 }
 
+// The first `count` lanes of `v`, the others of `rest`.
+OUTRIDER_INLINE Vec first_lanes(Vec v, int count, Vec rest) {
+  Vec result;
+  OUTRIDER_EACH_PART {
+    IntPart lanes;
+    for (int lane = 0; lane < kPartLanes; lane++) lanes[lane] = i * kPartLanes + lane;
+    result.part[i] = lanes < count ? v.part[i] : rest.part[i];
+  }
+  return result;
+}
+
 OUTRIDER_INLINE float first_lane(Vec v) {
   return v.part[0][0];
 }
@@ -128,25 +144,46 @@ OUTRIDER_INLINE Vec max(Vec a, Vec b) {
   return select(a < b, b, a);
 }
 
-// Lanes are halved: (0..7) with (8..15), then (0..3) with (4..7), and so on.
-OUTRIDER_INLINE float sum_lanes(Vec v) {
-  alignas(64) float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half; half /= 2) {
-    for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+// The lanes of `part` from lane `first` on, wrapped around.
+template <int kFirst>
+OUTRIDER_INLINE IntPart turned(IntPart part) {
+  IntPart lanes;
+  for (int i = 0; i < kPartLanes; i++) lanes[i] = (i + kFirst) % kPartLanes;
+#if defined(__clang__)
+  IntPart result;
+  for (int i = 0; i < kPartLanes; i++) result[i] = part[lanes[i]];
+  return result;
+#else
+  return __builtin_shuffle(part, lanes);
+#endif
+}
+
+template <int kHalf, class P, class Combine>
+OUTRIDER_INLINE P halve(P part, Combine combine) {
+  if constexpr (kHalf == 0) {
+    return part;
+  } else {
+    return halve<kHalf / 2>(combine(part, (P)turned<kHalf>((IntPart)part)), combine);
   }
-  return lanes[0];
+}
+
+// Combines all lanes by halves: (0..7) with (8..15), then (0..3) with (4..7), and so on.
+template <class V, class Combine>
+OUTRIDER_INLINE auto reduce(V v, Combine combine) {
+#pragma GCC unroll 4
+  for (int half = kParts / 2; half; half /= 2) {
+#pragma GCC unroll 4
+    for (int i = 0; i < half; i++) v.part[i] = combine(v.part[i], v.part[i + half]);
+  }
+  return halve<kPartLanes / 2>(v.part[0], combine)[0];
+}
+
+OUTRIDER_INLINE float sum_lanes(Vec v) {
+  return reduce(v, [](Part a, Part b) { return a + b; });
 }
 
 OUTRIDER_INLINE float max_lanes(Vec v) {
-  alignas(64) float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half; half /= 2) {
-    for (int i = 0; i < half; i++) {
-      lanes[i] = lanes[i] < lanes[i + half] ? lanes[i + half] : lanes[i];
-    }
-  }
-  return lanes[0];
+  return reduce(v, [](Part a, Part b) { return a < b ? b : a; });
 }
 
 // IEEE half precision to single, sixteen at a time.
@@ -172,59 +209,163 @@ OUTRIDER_INLINE Vec load(const uint16_t* from) {
   return result;
 }
 
-// Rounds to nearest even; beyond the range of half precision it saturates.
-OUTRIDER_INLINE void store_half_lanes(uint16_t* to, Vec v) {
-  v = select(v < splat(-65504.0f), splat(-65504.0f), v);
-  v = select(v > splat(65504.0f), splat(65504.0f), v);
-#if defined(__AVX512F__)
-  _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph((__m512)v.part[0], _MM_FROUND_TO_NEAREST_INT));
-#elif defined(__AVX2__) && defined(__F16C__)
-  OUTRIDER_EACH_PART _mm_storeu_si128(
-      (__m128i*)(to + i * kPartLanes),
-      _mm256_cvtps_ph((__m256)v.part[i], _MM_FROUND_TO_NEAREST_INT));
+OUTRIDER_INLINE Ints no_ints() {
+  Ints result;
+  OUTRIDER_EACH_PART result.part[i] = IntPart{};
+  return result;
+}
+
+OUTRIDER_INLINE Ints load_ints(const void* from) {
+  Ints loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return loaded;
+}
+
+// The same two 16-bit integers in every lane.
+OUTRIDER_INLINE Ints splat_pair(const void* from) {
+  int32_t pair;
+  std::memcpy(&pair, from, sizeof pair);
+  Ints result;
+  OUTRIDER_EACH_PART result.part[i] = pair - IntPart{};
+  return result;
+}
+
+// sum + a.low * b.low + a.high * b.high in every lane, exact modulo 2^32.
+OUTRIDER_INLINE Ints add_pair_products(Ints sum, Ints a, Ints b) {
+#if defined(__AVX512VNNI__)
+  sum.part[0] =
+      (IntPart)_mm512_dpwssd_epi32((__m512i)sum.part[0], (__m512i)a.part[0], (__m512i)b.part[0]);
+#elif defined(__AVX2__)
+  OUTRIDER_EACH_PART sum.part[i] +=
+      (IntPart)_mm256_madd_epi16((__m256i)a.part[i], (__m256i)b.part[i]);
+#elif defined(__SSE2__)
+  OUTRIDER_EACH_PART sum.part[i] += (IntPart)_mm_madd_epi16((__m128i)a.part[i], (__m128i)b.part[i]);
 #else
-  alignas(64) uint32_t lanes[kLanes];
-  std::memcpy(lanes, &v, sizeof lanes);
-  for (int i = 0; i < kLanes; i++) {
-    const uint32_t sign = (lanes[i] >> 16) & 0x8000u, size = lanes[i] & 0x7fffffffu;
-    uint32_t half;
-    if (size > 0x7f800000u) {
-      half = 0x7e00u;
-    } else if (size < 0x38800000u) {
-      // Below 2^-14 the step is 2^-24, which is the step of floats from 0.5 on.
-      float magnitude;
-      std::memcpy(&magnitude, &size, sizeof magnitude);
-      magnitude += 0.5f;
-      std::memcpy(&half, &magnitude, sizeof half);
-      half -= 0x3f000000u;
-    } else {
-      half = (size + 0xfffu + ((size >> 13) & 1u) - 0x38000000u) >> 13;
-    }
-    to[i] = static_cast<uint16_t>(half | sign);
+  OUTRIDER_EACH_PART {
+    const IntPart low = (a.part[i] << 16 >> 16) * (b.part[i] << 16 >> 16);
+    sum.part[i] += low + (a.part[i] >> 16) * (b.part[i] >> 16);
   }
 #endif
+  return sum;
+}
+
+OUTRIDER_INLINE Vec floats(Ints a) {
+  Vec result;
+  OUTRIDER_EACH_PART result.part[i] = __builtin_convertvector(a.part[i], Part);
+  return result;
+}
+
+// Rounds numbers below 2^22 to nearest even and keeps the low sixteen bits of each.
+OUTRIDER_INLINE void round_codes(int16_t* to, Vec v) {
+  // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the mantissa.
+  v = v + 12582912.0f;
+  OUTRIDER_EACH_PART {
+    const CodePart codes = __builtin_convertvector((IntPart)v.part[i] - 0x4b400000, CodePart);
+    std::memcpy(to + i * kPartLanes, &codes, sizeof codes);
+  }
+}
+
+// Larger magnitudes, lane by lane; NaN counts as larger than any number.
+OUTRIDER_INLINE Vec larger_magnitude(Vec a, Vec b) {
+  Vec result;
+  OUTRIDER_EACH_PART {
+    const IntPart x = (IntPart)a.part[i] & 0x7fffffff, y = (IntPart)b.part[i] & 0x7fffffff;
+    result.part[i] = (Part)(x > y ? x : y);
+  }
+  return result;
+}
+
+// The largest lane of magnitudes; NaN counts as larger than any number.
+OUTRIDER_INLINE float largest_lane(Vec magnitudes) {
+  Ints bits;
+  OUTRIDER_EACH_PART bits.part[i] = (IntPart)magnitudes.part[i];
+  const int32_t largest = reduce(bits, [](IntPart a, IntPart b) { return a < b ? b : a; });
+  float result;
+  std::memcpy(&result, &largest, sizeof result);
+  return result;
+}
+
+// a * b + c, rounded once.
+OUTRIDER_INLINE Vec fma(Vec a, Vec b, Vec c) {
+  OUTRIDER_EACH_PART {
+#if defined(__AVX512F__)
+    c.part[i] = (Part)_mm512_fmadd_ps((__m512)a.part[i], (__m512)b.part[i], (__m512)c.part[i]);
+#elif defined(__FMA__)
+    c.part[i] = (Part)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]);
+#else
+    for (int lane = 0; lane < kPartLanes; lane++) {
+      c.part[i][lane] = __builtin_fmaf(a.part[i][lane], b.part[i][lane], c.part[i][lane]);
+    }
+#endif
+  }
+  return c;
+}
+
+// At least `low`; NaN stays NaN.
+OUTRIDER_INLINE Vec at_least(Vec v, float low) {
+  const Vec bound = splat(low);
+#if defined(__AVX512F__)
+  v.part[0] = (Part)_mm512_max_ps((__m512)bound.part[0], (__m512)v.part[0]);
+#elif defined(__AVX2__)
+  OUTRIDER_EACH_PART v.part[i] = (Part)_mm256_max_ps((__m256)bound.part[i], (__m256)v.part[i]);
+#else
+  v = select(v < bound, bound, v);
+#endif
+  return v;
+}
+
+// At most `high`; NaN stays NaN.
+OUTRIDER_INLINE Vec at_most(Vec v, float high) {
+  const Vec bound = splat(high);
+#if defined(__AVX512F__)
+  v.part[0] = (Part)_mm512_min_ps((__m512)bound.part[0], (__m512)v.part[0]);
+#elif defined(__AVX2__)
+  OUTRIDER_EACH_PART v.part[i] = (Part)_mm256_min_ps((__m256)bound.part[i], (__m256)v.part[i]);
+#else
+  v = select(v > bound, bound, v);
+#endif
+  return v;
 }
 
 // e to the power of x, about 2 units in the last place; below -87 it stays at e^-87, NaN stays NaN.
 OUTRIDER_INLINE Vec exponential(Vec x) {
-  x = select(x < splat(-87.0f), splat(-87.0f), x);
-  x = select(x > splat(88.0f), splat(88.0f), x);
+  x = at_most(at_least(x, -87.0f), 88.0f);
   // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the mantissa.
-  const Vec shifted = x * 1.44269504f + 12582912.0f;
+  const Vec shifted = fma(x, splat(1.44269504f), splat(12582912.0f));
   const Vec whole = shifted - 12582912.0f;
-  const Vec rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
-  Vec poly = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-  poly = poly * rest + 8.3334519073e-3f;
-  poly = poly * rest + 4.1665795894e-2f;
-  poly = poly * rest + 1.6666665459e-1f;
-  poly = poly * rest + 5.0000001201e-1f;
-  poly = poly * (rest * rest) + rest + 1.0f;
+  const Vec rest = fma(whole, splat(2.12194440e-4f), fma(whole, splat(-0.693359375f), x));
+  Vec poly = fma(rest, splat(1.9875691500e-4f), splat(1.3981999507e-3f));
+  poly = fma(poly, rest, splat(8.3334519073e-3f));
+  poly = fma(poly, rest, splat(4.1665795894e-2f));
+  poly = fma(poly, rest, splat(1.6666665459e-1f));
+  poly = fma(poly, rest, splat(5.0000001201e-1f));
+  poly = fma(poly, rest * rest, rest) + 1.0f;
   Vec scale;
   OUTRIDER_EACH_PART {
     const IntPart power = (IntPart)shifted.part[i] - (0x4b400000 - 127);
     scale.part[i] = (Part)(power << 23);
   }
   return poly * scale;
+}
+
+// Calls `body(offset, count)` for every vector of a row, the last one possibly partial.
+template <class Body>
+OUTRIDER_INLINE void for_vectors(int size, Body body) {
+  int i = 0;
+  for (; i + kLanes <= size; i += kLanes) body(i, kLanes);
+  if (i < size) body(i, size - i);
+}
+
+OUTRIDER_INLINE Vec load_up_to(const float* from, int count) {
+  return count == kLanes ? load(from) : load_some(from, count, splat(0.0f));
+}
+
+OUTRIDER_INLINE void store_up_to(float* to, Vec value, int count) {
+  if (count == kLanes) {
+    store(to, value);
+  } else {
+    store_some(to, value, count);
+  }
 }
 
 }  // namespace
