@@ -7,6 +7,9 @@ prompts, in an order that rotates, so that what drifts on a machine hits all of 
 throughputs are given, each as the median over the turns of the ratio to plain decoding in the same
 turn: end to end, prompts included, and *steady*, over the steps in which all seats decode and none
 reads a prompt, which is what a verify length can change. The last line is JSON.
+
+With `--priced` a step counts what the table named by `--cost-table` says of its rows, context and
+requests, instead of what the clock said: policies can then be compared on a machine that is busy.
 """
 
 import argparse
@@ -26,9 +29,15 @@ from outrider.analysis.tables import table
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
+from outrider.core.step_cost import StepCostTable
 from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.report import StepReport
+from outrider.engine.scheduling import read_text
+from outrider.schedule.cost import StepCost
 
 PLAIN, THROUGHPUT = "plain", "throughput"
+# A step that asks nobody for drafts spends less than this on not asking.
+ASKED_SECONDS = 1e-5
 
 
 @dataclass(slots=True)
@@ -52,8 +61,16 @@ class Turn:
         return self.steady_tokens / self.steady_seconds if self.steady_seconds else float("nan")
 
 
-def run_turn(llm: LLM, jobs: Sequence[Job], concurrency: int) -> Turn:
-    """Run jobs, `concurrency` at a time."""
+def priced_seconds(report: StepReport, cost: StepCost) -> float:
+    """What the table says of a step."""
+    num_rounds = len(report.rounds)
+    seconds = cost.step(report.num_tokens, num_rounds, report.context_len)
+    is_drafting = report.times.draft > ASKED_SECONDS
+    return seconds + (cost.drafting(num_rounds) if is_drafting else 0.0)
+
+
+def run_turn(llm: LLM, jobs: Sequence[Job], concurrency: int, cost: StepCost | None = None) -> Turn:
+    """Run jobs, `concurrency` at a time; with `cost`, steps are priced and not timed."""
     waiting, running, turn = deque(jobs), 0, Turn()
     numbers = iter(range(len(jobs)))
     begun = time.perf_counter()
@@ -67,6 +84,9 @@ def run_turn(llm: LLM, jobs: Sequence[Job], concurrency: int) -> Turn:
         started = time.perf_counter()
         report = llm.engine.step()
         seconds = time.perf_counter() - started
+        if cost is not None:
+            seconds = priced_seconds(report, cost)
+            turn.seconds += seconds
         counts = report.acceptance
         is_decoding = report.num_tokens - counts.verified == report.num_requests
         if is_decoding and len(report.rounds) == concurrency:
@@ -75,14 +95,15 @@ def run_turn(llm: LLM, jobs: Sequence[Job], concurrency: int) -> Turn:
         turn.acceptance.add(counts)
         turn.tokens += counts.delivered
         running -= sum(delta.finish is not None for delta in report.deltas)
-    turn.seconds = time.perf_counter() - begun
+    if cost is None:
+        turn.seconds = time.perf_counter() - begun
     return turn
 
 
 def sides_of(args: argparse.Namespace) -> dict[str, tuple[LLM, int | None]]:
     """Give every side: its engine and the draft length its requests ask for."""
     most = max(args.concurrency)
-    options: dict[str, Any] = {"max_num_seqs": most, "max_num_batched_tokens": max(512, 16 * most)}
+    options: dict[str, Any] = {"max_num_seqs": most, "prefix_caching": False}
     plain = LLM(
         args.model,
         backend="auto",
@@ -94,7 +115,9 @@ def sides_of(args: argparse.Namespace) -> dict[str, tuple[LLM, int | None]]:
     if args.draft_model:
         speculative["model"] = args.draft_model
     fixed = plain.sibling(speculative_config=speculative, length_policy="fixed")
-    weighing = plain.sibling(speculative_config=speculative, length_policy="throughput")
+    weighing = plain.sibling(
+        speculative_config=speculative, length_policy="throughput", cost_table=args.cost_table
+    )
     sides: dict[str, tuple[LLM, int | None]] = {PLAIN: (plain, None)}
     sides |= {f"fixed {length}": (fixed, length) for length in args.lengths}
     return sides | {THROUGHPUT: (weighing, None)}
@@ -111,6 +134,7 @@ def measure(
         temperature=args.temperature, max_tokens=args.max_tokens, ignore_eos=True, seed=0
     )
     jobs = jobs_of(sides[PLAIN][0], rows, params)
+    cost = priced_by(args)
     size = concurrency * args.rounds
     turns: dict[str, list[Turn]] = {name: [] for name in sides}
     for number in range(args.repeats):
@@ -120,9 +144,17 @@ def measure(
         for name in order:
             llm, length = sides[name]
             own = [replace(j, params=replace(j.params, max_draft_len=length)) for j in chosen]
-            turns[name].append(run_turn(llm, own, concurrency))
+            turns[name].append(run_turn(llm, own, concurrency, cost))
             sys.stderr.write(f"{concurrency}: {name} {turns[name][-1].steady:.0f} tokens/s\n")
     return turns
+
+
+def priced_by(args: argparse.Namespace) -> StepCost | None:
+    """Read the table that steps are priced with, if they are."""
+    if not args.priced:
+        return None
+    table = StepCostTable.from_json(read_text(args.cost_table), args.cost_table)
+    return StepCost(table, next(iter(table.drafting), None))
 
 
 def record_of(turns: dict[str, list[Turn]]) -> dict[str, dict[str, float]]:
@@ -160,6 +192,8 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--tokens-per-request", type=int, default=768)
+    parser.add_argument("--cost-table")
+    parser.add_argument("--priced", action="store_true")
     args = parser.parse_args()
     files = [load_prompts([path], limit=args.limit) for path in args.prompts]
     # In turns, so that every group is mixed.

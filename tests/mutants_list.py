@@ -248,4 +248,33 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "::test_a_nan_in_one_cache_does_not_reach_the_others",
         ),
     ),
+    Mutant(
+        name="rejection searched for the global maximum",
+        file="outrider/schedule/lengths.py",
+        old="lengths = self._search(survival, shape, pick=first_descent)",
+        new="lengths = self._search(survival, shape, pick=highest)",
+        tests=(
+            "tests/property/test_length_policies.py"
+            "::test_lengths_decided_before_the_token_are_lossless",
+            "tests/e2e/test_lossless_lengths.py::test_the_papers_counterexample_through_the_engine",
+        ),
+    ),
+    Mutant(
+        name="strict rows overlooked",
+        file="outrider/engine/described.py",
+        old='draft.probs is not None and _kind(row, rule) == "rejection"',
+        new="False",
+        tests=(
+            "tests/e2e/test_lossless_lengths.py::test_the_papers_counterexample_through_the_engine",
+        ),
+    ),
+    Mutant(
+        name="tokens counted that were never reached",
+        file="outrider/schedule/confidence.py",
+        old="range(min(verified, accepted + 1))",
+        new="range(verified)",
+        tests=(
+            "tests/unit/schedule/test_confidence.py::test_it_learns_how_often_drafts_are_accepted",
+        ),
+    ),
 )
