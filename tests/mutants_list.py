@@ -27,6 +27,7 @@ STOPS: Final = "tests/e2e/test_lossless_stops.py"
 MATCHING: Final = "tests/e2e/test_lossless_matching.py"
 KVCACHE: Final = "tests/property/test_kvcache.py"
 LAYOUT: Final = "tests/property/test_layout.py"
+BLOCK: Final = "tests/e2e/test_lossless_block.py::test_the_distributions_of_a_draft_are_its_own"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -276,5 +277,40 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=(
             "tests/unit/schedule/test_confidence.py::test_it_learns_how_often_drafts_are_accepted",
         ),
+    ),
+    Mutant(
+        name="features of the next token",
+        file="outrider/drafters/block/drafter.py",
+        old="features[first : first + length]",
+        new="features[first + 1 : first + 1 + length]",
+        tests=(BLOCK,),
+    ),
+    Mutant(
+        name="a block one position late",
+        file="outrider/drafters/block/torch_runner.py",
+        old="starts[:, None] + torch.arange(",
+        new="starts[:, None] + 1 + torch.arange(",
+        tests=(BLOCK,),
+    ),
+    Mutant(
+        name="the dropped slot is the last",
+        file="outrider/drafters/block/torch_runner.py",
+        old="hidden[:, config.slots_dropped :]",
+        new="hidden[:, : config.num_drafts]",
+        tests=(f"{BLOCK}[anchor-drop-calm]",),
+    ),
+    Mutant(
+        name="the anchor before every slot",
+        file="outrider/drafters/block/markov_loop.py",
+        old="torch.tensor([before]",
+        new="torch.tensor([row.sequence.tokens[-1]]",
+        tests=(f"{BLOCK}[anchor-first-calm]",),
+    ),
+    Mutant(
+        name="a gap in a drafter's context forgotten",
+        file="outrider/drafters/block/context.py",
+        old="if self._filled[block] >= slot:",
+        new="if self._filled[block] >= 0:",
+        tests=("tests/property/test_context_book.py",),
     ),
 )
