@@ -71,7 +71,7 @@ def combined() -> Drafter:
     run = list(PROMPT)
     for _ in range(LENGTH):
         run.append(int(TARGET(tuple(run)).argmax()))
-    table = table_of_texts([run] * 9, vocab_size=VOCAB)
+    table = table_of_texts([run] * 40, vocab_size=VOCAB)
     network = Moody(table_drafter(DRAFT_LEN, DRAFT))
     return CombinedDrafter(
         DRAFT_LEN, table=table, network=network, network_cost=0.0, min_survival=0.0

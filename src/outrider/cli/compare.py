@@ -17,7 +17,7 @@ from outrider.cli.demo import DEMO_PROMPT, WARM_UP_PROMPT
 from outrider.cli.inputs import prompts_of
 from outrider.cli.loading import load, method_of, speculation_record
 from outrider.cli.options import engine_options, sampling_params, speculative_config
-from outrider.cli.paint import TokenPainter
+from outrider.cli.paint import TokenPainter, legend
 from outrider.core.acceptance import Acceptance
 from outrider.core.request import SamplingParams
 from outrider.engine.llm import LLM
@@ -106,6 +106,8 @@ def _run(sides: tuple[Side, Side], jobs: list[Job], console: Console, *, shows_t
         for side in sides:
             _warm_up(side.llm)
             console.print(f"{_dim(f'── {side.name}', console)}")
+            if console.has_colour and method_of(side.llm):
+                console.print(legend(method_of(side.llm)))
             painter = TokenPainter(side.llm.tokenizer, jobs[0].prompt, jobs[0].params)
             show = partial(_show, console, painter)
             side.outputs += run_jobs(side.llm, jobs, on_delta=show)
@@ -126,7 +128,7 @@ def _warm_up(llm: LLM) -> None:
 
 
 def _show(console: Console, painter: TokenPainter, delta: Delta) -> None:
-    painter.show(console, delta.text, delta.tokens, delta.origins)
+    painter.show(console, delta.text, delta.tokens, delta.origins, delta.sources)
 
 
 def _divergences(sides: tuple[Side, Side], params: SamplingParams) -> list[Divergence] | None:
@@ -154,6 +156,10 @@ def _lines(sides: tuple[Side, Side], divergences: list[Divergence] | None) -> li
     lines.append(f"acceptance length  {counts.acceptance_length:.2f} tokens per round")
     if counts.verified:
         lines.append(f"acceptance rate    {counts.acceptance_rate:.0%} of verified draft tokens")
+    if len(counts.by_source) > 1:
+        drafted = sorted(counts.by_source.items())
+        parts = [f"{name} {of.accepted} ({of.accept_rate:.0%})" for name, of in drafted]
+        lines.append(f"accepted from      {', '.join(parts)}")
     if divergences is None:
         lines.append("tokens             not compared: rejection promises equal distributions")
     elif not divergences:

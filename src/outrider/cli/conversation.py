@@ -66,7 +66,9 @@ class Conversation:
             painter = TokenPainter(self._llm.tokenizer, prompt, self._params)
             for _, chunk in self._llm.stream([prompt], self._params):
                 answer += chunk.text
-                painter.show(self._console, chunk.text, chunk.token_ids, chunk.origins)
+                painter.show(
+                    self._console, chunk.text, chunk.token_ids, chunk.origins, chunk.sources
+                )
                 if stop.is_set():
                     self._console.write(" [stopped]")
                     break

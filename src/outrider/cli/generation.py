@@ -9,11 +9,11 @@ from typing import Any
 from outrider.analysis.closed_loop import encode_prompt
 from outrider.analysis.numbers import acceptance_record, finite
 from outrider.analysis.prompts import PromptRow
-from outrider.cli.console import ACCEPTED_COLOUR, DIM, RESET, Console, stoppable
+from outrider.cli.console import Console, stoppable
 from outrider.cli.inputs import prompts_of
-from outrider.cli.loading import load, speculation_record
+from outrider.cli.loading import load, method_of, speculation_record
 from outrider.cli.options import engine_options, sampling_params, speculative_config
-from outrider.cli.paint import TokenPainter
+from outrider.cli.paint import TokenPainter, legend
 from outrider.core.outcome import Origin, TokenLogprobs
 from outrider.core.request import SamplingParams
 from outrider.engine.llm import LLM
@@ -128,12 +128,11 @@ class Session:
         if self._quiet:
             return lambda _chunk: None
         if console.has_colour and self._llm.config.speculative is not None:
-            console.say(
-                f"{DIM}coloured: {RESET}{ACCEPTED_COLOUR}accepted draft tokens{RESET}"
-                f"{DIM}; the rest is the target's own{RESET}"
-            )
+            console.say(legend(method_of(self._llm)))
         painter = TokenPainter(self._llm.tokenizer, self._prompts[0], self._params)
-        return lambda chunk: painter.show(console, chunk.text, chunk.token_ids, chunk.origins)
+        return lambda chunk: painter.show(
+            console, chunk.text, chunk.token_ids, chunk.origins, chunk.sources
+        )
 
     def _counter(self) -> Callable[[StreamChunk], None]:
         """Count finished continuations on stderr."""

@@ -65,7 +65,7 @@ def _add_table_options(parser: argparse.ArgumentParser) -> None:
         type=number,
         metavar="P",
         help="hold an entry that a shorter context agrees with from this difference in chance "
-        "(default: 0.04)",
+        "(default: 0.15)",
     )
 
 

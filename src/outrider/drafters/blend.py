@@ -20,10 +20,8 @@ MOST_CERTAIN: Final = 0.995
 
 # Log-odds of a source's token, by what the other source says. Fitted by logistic regression on
 # held-out text of the default model; what another model needs instead is learnt online.
-AGREED: Final = 1.6
-AGREED_BY_TABLE: Final = 0.6
-TABLE_ALONE: Final = -0.35
-TABLE_BY_ITSELF: Final = 0.85
+AGREED: Final = 1.75
+AGREED_BY_TABLE: Final = 0.65
 OPPOSED: Final = 0.35
 OPPOSED_BY_LEN: Final = 0.95
 
@@ -165,7 +163,7 @@ class Blend:
 
     def _of_table(self, guess: Guess, match: NextToken | None, *, is_greedy: bool) -> Pick:
         """The table's token where the text has none or another one."""
-        stated = TABLE_ALONE + TABLE_BY_ITSELF * logit(guess.chance)
+        stated = logit(guess.chance)
         if match is not None:
             stated -= OPPOSED + OPPOSED_BY_LEN * math.log(match.context_len)
         key = (TABLE, guess.order, match is None, is_greedy)

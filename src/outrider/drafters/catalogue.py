@@ -14,7 +14,8 @@ DrafterFactory = Callable[[DrafterSetting], Drafter]
 
 def _combined(setting: DrafterSetting) -> Drafter:
     """Build the combined drafter around the network that is named beside it, if one is."""
-    options = setting.options
+    options = combined.located(setting.options)
+    setting = replace(setting, options=options)
     if options.model is None:
         return combined.build(setting, None)
     own = replace(options, method=options.network, num_speculative_tokens=None)

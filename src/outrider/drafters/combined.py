@@ -7,6 +7,7 @@ a network that costs c steps of the target, tokens per time grow if (1 + B) / (1
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -26,13 +27,15 @@ from outrider.drafters.blend import (
     expected_tokens,
     logit,
 )
-from outrider.drafters.ngram_table_file import NgramTable, open_table
+from outrider.drafters.config import SpeculativeConfig
+from outrider.drafters.ngram_table_file import TABLE_FILE, NgramTable, open_table
 from outrider.errors import ConfigError
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
 DEFAULT_DRAFT_LEN: Final = 7
 NETWORK: Final = "network"
+NETWORK_FOLDER: Final = "network"
 UNKNOWN: Final = 0.5
 LAST_SLOT: Final = 7
 FIRST_GAIN: Final = 1.0
@@ -268,6 +271,29 @@ class _Draft:
         probs[torch.arange(len(self.picks)), tokens] = 1.0
         probs[drawn] = self.said.probs[drawn]
         return probs
+
+
+def located(options: SpeculativeConfig) -> SpeculativeConfig:
+    """Replace a folder of drafters, where `model` is one, by what it holds.
+
+    Such a folder has an n-gram table, a network in `network/` or as its own files, or both. A table
+    that was named comes first. Everything else is the name of a network.
+    """
+    if options.model is None:
+        return options
+    folder = Path(options.model).expanduser()
+    table, network = folder / TABLE_FILE, folder / NETWORK_FOLDER
+    if not network.is_dir():
+        if not table.is_file():
+            return options
+        network = folder
+    has_network = (network / "config.json").is_file()
+    own_table = str(table) if table.is_file() else None
+    return replace(
+        options,
+        model=str(network) if has_network else None,
+        ngram_table=options.ngram_table or own_table,
+    )
 
 
 def build(setting: DrafterSetting, network: Drafter | None) -> CombinedDrafter:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from outrider.errors import ConfigError, unknown_name
 
-NETWORKS = ("draft-model",)
+NETWORKS = ("dspark", "dflash", "draft-model")
 """Methods that can be combined with a request's own text and a table."""
 
 
@@ -24,7 +24,7 @@ class SpeculativeConfig:
     """Longest draft; None takes the method's own default."""
     ngram_table: str | None = None
     """combined: file of an n-gram table."""
-    network: str = "draft-model"
+    network: str = "dspark"
     """combined: the method that drafts with `model`, where a model is named."""
     network_cost: float = 0.3
     """combined: time of one draft of the network, in steps of the target over one row."""

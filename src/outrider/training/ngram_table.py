@@ -37,11 +37,11 @@ class TableRecipe:
 
     max_order: int = 4
     """Longest context, in tokens."""
-    doubt: float = 1.0
+    doubt: float = 4.0
     """Weight of the shorter context per distinct next token."""
     min_count: int = 1
     """Occurrences from which a context of two or more tokens is held."""
-    min_gain: float = 0.04
+    min_gain: float = 0.15
     """An entry that says what the shorter context says is held from this difference in chance."""
     min_chance: float = 0.0
     """Entries less certain than this are left out."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.paint import TokenPainter
+from outrider.cli.paint import TokenPainter, colour_of, legend
 from outrider.core.outcome import Origin
 from outrider.core.request import SamplingParams
 from outrider.engine.detokenize import TextStream
@@ -32,7 +32,7 @@ def painted(chunks: list[tuple[str, list[Origin]]], stop: str = "") -> list[tupl
                 break
         is_last = number == len(chunks)
         delivered = stream.finish() if is_last else stream.take()
-        pieces += painter.pieces(delivered, tokens, origins)
+        pieces += painter.pieces(delivered, tokens, origins, T)
     assert "".join(piece for piece, _ in pieces) == stream.text
     return pieces
 
@@ -79,4 +79,15 @@ def test_pieces_always_add_up(chunks: list[tuple[str, int]], stop: str) -> None:
 def test_text_without_tokens_is_shown() -> None:
     """Catches the tail that a stream gives at its end being dropped."""
     painter = TokenPainter(tokenizer(), [2], SamplingParams())
-    assert list(painter.pieces("x", [], [])) == [("x", T)]
+    assert list(painter.pieces("x", [], [], T)) == [("x", T)]
+
+
+def test_sources_have_colours_of_their_own() -> None:
+    """Catches a colour for the target's own tokens, or one for all drafters."""
+    assert colour_of(T, None) == ""
+    colours = {colour_of(A, source) for source in ("suffix", "ngram-table", "dspark")}
+    assert len(colours) == 3
+    assert colour_of(A, None) in colours
+    for source in ("suffix", "ngram-table", "dspark"):
+        assert colour_of(A, source) in legend("combined")
+        assert colour_of(A, source) in legend(source)

@@ -35,16 +35,16 @@ def test_without_a_table_it_is_the_suffix_match(tokens: list[int], most: int) ->
 
 def test_a_draft_goes_from_one_source_to_the_other() -> None:
     """Catches sources that lose their place when another one drafts."""
-    table = table_of_texts([[20, 21, 22, 23, 9, 10, 24, 25]] * 9, vocab_size=VOCAB)
+    table = table_of_texts([[20, 21, 22, 23, 9, 10, 24, 25]] * 40, vocab_size=VOCAB)
     blend = Blend(table, Corrections())
-    # Text alone knows what follows 5 and 6, the table alone what follows 22; 9 is new after 23.
-    picks = drafted(blend, [5, 6, 20, 7, 8, 5], 8)
-    assert [pick.token for pick in picks[:2]] == [6, 20]
-    assert picks[0].source == SUFFIX
-    text = [1, 2, 3, 20, 21, 22, 1, 2]
-    picks = drafted(blend, text, 7)
+    # The text repeats itself up to 20, from there on the table knows better.
+    picks = drafted(blend, [1, 2, 3, 20, 1, 2], 7)
     assert [pick.token for pick in picks] == [3, 20, 21, 22, 23, 9, 10]
-    assert [pick.source for pick in picks] == [SUFFIX] * 4 + [TABLE] * 3
+    assert [pick.source for pick in picks] == [SUFFIX] * 2 + [TABLE] * 5
+    # And back: 25 has no successor in the table.
+    picks = drafted(blend, [25, 1, 2, 3, 24], 4)
+    assert [pick.token for pick in picks] == [25, 1, 2, 3]
+    assert [pick.source for pick in picks] == [TABLE] + [SUFFIX] * 3
 
 
 def test_agreement_and_contradiction_move_the_chances() -> None:

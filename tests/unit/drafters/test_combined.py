@@ -10,7 +10,8 @@ from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome, RowOutcome
 from outrider.core.request import Request, SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence
-from outrider.drafters.combined import CombinedDrafter
+from outrider.drafters.combined import CombinedDrafter, located
+from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.llm import LLM
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import open_checkpoint
@@ -226,7 +227,13 @@ def test_a_draft_model_can_be_the_network(tmp_path: Path) -> None:
     tokenizer = open_checkpoint(model).tokenizer.fingerprint
     table = tmp_path / "table.safetensors"
     table_of_texts([[3, 4, 5, 6]], vocab_size=64, tokenizer=tokenizer).save(table)
-    config = {"method": "combined", "model": model, "ngram_table": str(table), "network_cost": 0}
+    config = {
+        "method": "combined",
+        "model": model,
+        "network": "draft-model",
+        "ngram_table": str(table),
+        "network_cost": 0,
+    }
     llm = LLM(model, dtype="float64", speculative_config=config)
     params = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
     output = llm.generate([[3, 9, 4]], params)[0].outputs[0]
@@ -235,3 +242,25 @@ def test_a_draft_model_can_be_the_network(tmp_path: Path) -> None:
     # The target drafts for itself, so its drafts hold.
     assert output.acceptance.by_source["draft-model"].accept_rate == 1.0
     assert output.acceptance.acceptance_length > 2
+
+
+def test_a_folder_of_drafters_says_what_it_holds(tmp_path: Path) -> None:
+    """Catches a table beside the network that is overlooked, or a network that is not there."""
+
+    def found(folder: Path, named: str | None = None) -> tuple[str | None, str | None]:
+        config = SpeculativeConfig(method="combined", model=str(folder), ngram_table=named)
+        return located(config).model, located(config).ngram_table
+
+    empty, both, flat, table = (tmp_path / name for name in ("empty", "both", "flat", "table"))
+    for folder in (empty, both / "network", flat, table):
+        folder.mkdir(parents=True)
+    for path in (both / "network" / "config.json", flat / "config.json"):
+        path.write_text("{}", "utf-8")
+    for folder in (both, flat, table):
+        (folder / "ngram-table.safetensors").write_bytes(b"")
+    assert found(empty) == (str(empty), None)
+    assert found(both) == (str(both / "network"), str(both / "ngram-table.safetensors"))
+    assert found(flat) == (str(flat), str(flat / "ngram-table.safetensors"))
+    assert found(table) == (None, str(table / "ngram-table.safetensors"))
+    assert found(both, "other") == (str(both / "network"), "other")
+    assert located(SpeculativeConfig(method="combined")) == SpeculativeConfig(method="combined")
