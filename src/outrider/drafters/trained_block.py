@@ -35,6 +35,7 @@ def build(setting: DrafterSetting) -> BlockDrafter:
         num_blocks=setting.num_kv_blocks,
         block_size=setting.block_size,
         max_draft_len=options.num_speculative_tokens,
+        name=options.method,
     )
 
 

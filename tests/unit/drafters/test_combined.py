@@ -233,6 +233,7 @@ def test_a_draft_model_can_be_the_network(tmp_path: Path) -> None:
         "network": "draft-model",
         "ngram_table": str(table),
         "network_cost": 0,
+        "min_survival": 0,
     }
     llm = LLM(model, dtype="float64", speculative_config=config)
     params = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)

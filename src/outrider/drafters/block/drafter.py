@@ -6,6 +6,7 @@ draft. There is nothing to drop when a request ends and nothing to compute again
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
@@ -36,8 +37,11 @@ class BlockDrafter:
         num_blocks: int,
         block_size: int,
         max_draft_len: int | None = None,
+        name: str = "dspark",
     ) -> None:
         """Draft with `runner`, whose pool has the target's `num_blocks` of `block_size` tokens.
+
+        Its tokens say that they come from `name`.
 
         Raises:
             ConfigError: `max_draft_len` is more than a block of this drafter holds.
@@ -51,6 +55,7 @@ class BlockDrafter:
         self.max_draft_len = max_draft_len or config.num_drafts
         self.taps: Taps = config.target_layer_ids
         self._config = config
+        self._name = name
         self._runner = runner
         self._book = ContextBook(num_blocks, block_size)
         self._unwritten: list[NewContext] = []
@@ -65,7 +70,7 @@ class BlockDrafter:
         )
         proposals = [NO_PROPOSAL] * len(batch)
         for index, proposal in zip(indices, drafted, strict=True):
-            proposals[index] = proposal
+            proposals[index] = replace(proposal, sources=(self._name,) * len(proposal.tokens))
         return Proposal(tuple(proposals))
 
     def observe(self, outcome: Outcome, scores: Scores) -> None:
