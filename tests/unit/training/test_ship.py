@@ -107,6 +107,9 @@ def test_the_whole_is_found_and_runs_all_parts(
         "ngram_table": "ngram-table.safetensors",
         "num_speculative_tokens": 4,
     }
+    config = read_manifest(folder).config
+    assert config.model == str(folder / "network")
+    assert config.ngram_table == str(folder / "ngram-table.safetensors")
 
 
 def test_weights_become_small_and_stay_close(
