@@ -212,6 +212,15 @@ def test_drafts_alone_never_ask_for_a_step_beyond_the_table() -> None:
     assert Throughput(flat).plan(survival, prompt) == [5]
 
 
+def test_a_prompt_in_the_step_does_not_make_drafts_cheap() -> None:
+    """Catches a price per second that sinks because a long prompt is read beside the drafts."""
+    linear = cost_of([1.0 + 0.5 * rows for rows in range(60)])
+    survival = [[0.4, 0.3], [0.9]]
+    alone = Throughput(linear).plan(survival, shape_of(2))
+    beside = Throughput(linear).plan(survival, BatchShape(num_known=40, num_judged=2))
+    assert alone == beside == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("least", "expected"), [(0.5, [2, 0, 1]), (0.0, [3, 1, 1]), (1.0, [0] * 3)]
 )

@@ -109,7 +109,7 @@ def calibration_lines(judged: Sequence[Judged]) -> list[str]:
         own = [each for each in judged if each.domain == domain]
         head = ["position", "drafts", "survival"]
         for name in (RAW, FITTED, LIVE):
-            head += [f"{name}: ECE", "Brier", "AUC"]
+            head += [f"{name}: ECE", "by chance", "Brier", "AUC"]
         head += [f"{name}: conditional ECE" for name in (RAW, FITTED, LIVE)]
         body = [
             _row(position, [each for each in own if each.position == position])
@@ -125,7 +125,8 @@ def _row(position: int, judged: Sequence[Judged]) -> list[str]:
     cells = [str(position + 1), str(first.num), _percent(first.observed)]
     for name in (RAW, FITTED, LIVE):
         scores = by_name[name].cumulative
-        cells += [_percent(scores.ece), _number(scores.brier), _number(scores.auc)]
+        cells += [_percent(scores.ece), _percent(scores.ece_floor)]
+        cells += [_number(scores.brier), _number(scores.auc)]
     return cells + [_percent(by_name[name].conditional.ece) for name in (RAW, FITTED, LIVE)]
 
 

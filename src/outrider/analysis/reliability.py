@@ -1,5 +1,6 @@
 """How good predicted chances are: calibration error, Brier score, area under the ROC curve."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,12 +16,17 @@ NUM_BINS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Scores of predictions of one event. NaN where they say nothing: no data, or one outcome."""
+    """Scores of predictions of one event. NaN where they say nothing: no data, or one outcome.
+
+    `ece_floor` is the calibration error to expect of predictions that are exactly right, by chance
+    alone: an error near it says that there are too few events to see one.
+    """
 
     num: int
     predicted: float
     observed: float
     ece: float
+    ece_floor: float
     brier: float
     auc: float
 
@@ -29,12 +35,13 @@ def reliability(predicted: Floats, happened: Floats) -> Reliability:
     """Score predictions; `happened` is 0 or 1 for each."""
     if not len(predicted):
         nan = float("nan")
-        return Reliability(0, nan, nan, nan, nan, nan)
+        return Reliability(0, nan, nan, nan, nan, nan, nan)
     return Reliability(
         num=len(predicted),
         predicted=float(predicted.mean()),
         observed=float(happened.mean()),
         ece=expected_calibration_error(predicted, happened),
+        ece_floor=calibration_error_by_chance(predicted),
         brier=float(((predicted - happened) ** 2).mean()),
         auc=area_under_roc(predicted, happened),
     )
@@ -44,6 +51,17 @@ def expected_calibration_error(predicted: Floats, happened: Floats) -> float:
     """Mean distance between predicted and observed chance over bins, weighted by their size."""
     gaps = (len(p) * abs(p.mean() - y.mean()) for p, y in _bins(predicted, happened))
     return float(sum(gaps)) / len(predicted)
+
+
+def calibration_error_by_chance(predicted: Floats) -> float:
+    """Expected error if every event had exactly its predicted chance.
+
+    The gap of a bin is then nearly normal around 0, so its mean size is √(2/π) of its deviation.
+    """
+    sizes = (
+        math.sqrt(2 / math.pi * float((p * (1 - p)).sum())) for p, _ in _bins(predicted, predicted)
+    )
+    return sum(sizes) / len(predicted)
 
 
 def reliability_points(predicted: Floats, happened: Floats) -> list[tuple[float, float, int]]:

@@ -161,6 +161,15 @@ class StepCost:
         """Seconds of a step without drafting."""
         return self.forward_curve(context_len, rows)[rows] + self.host(num_requests)
 
+    def reading(self, num_known: int, num_judged: int, context_len: float) -> float:
+        """Seconds of a forward that known tokens beyond one per judged row take: of prompts.
+
+        They are work that must be done and yields no token, so they are no reason to hold drafts
+        for cheap: policies leave them out of a step's price.
+        """
+        curve = self.forward_curve(context_len, num_known)
+        return curve[num_known] - curve[num_judged]
+
     def is_extrapolated(self, rows: int, context_len: float) -> bool:
         """Whether no measurement lies beyond this point."""
         return rows > self.max_rows or context_len > self.table.contexts[-1]

@@ -137,6 +137,7 @@ class Throughput:
             falling = falling[: self.cost.max_rows - rows]
         forward = self.cost.forward_curve(shape.context_len, rows + len(falling))
         around = shape.draft_seconds + self.cost.host(shape.num_judged)
+        around -= self.cost.reading(shape.num_known, shape.num_judged, shape.context_len)
         seconds = [around + value for value in forward[rows : rows + len(falling) + 1]]
         tokens = float(shape.num_judged + sum(map(sum, settled)))
         return lengths_of(survival, falling, pick(expected_throughput(falling, tokens, seconds)))

@@ -134,7 +134,8 @@ class Planner:
             return
         assert self._cost is not None
         assert plan.seconds is not None
-        price = plan.tokens / plan.seconds
+        reading = self._cost.reading(shape.num_known, shape.num_judged, shape.context_len)
+        price = plan.tokens / (plan.seconds - reading)
         verified = sum(plan.lengths)
         bare = self._cost.step(shape.num_known, shape.num_judged, shape.context_len)
         verifying = plan.seconds - shape.draft_seconds - bare
@@ -168,6 +169,7 @@ class Planner:
         counts = [shape.num_known + num_asked * length for length in range(longest + 1)]
         forward = cost.forward_curve(shape.context_len, counts[-1])
         around = shape.draft_seconds + cost.host(shape.num_judged)
+        around -= cost.reading(shape.num_known, shape.num_judged, shape.context_len)
         gains = [num_asked * rate for rate in self._rates.survival()]
         seconds = [around + forward[number] for number in counts]
         best = highest(expected_throughput(gains, shape.num_judged, seconds))

@@ -146,6 +146,20 @@ def test_scores_by_hand() -> None:
 
 
 @unchecked()
+def test_the_error_by_chance_is_what_chance_does() -> None:
+    """Catches a floor of the wrong size: exact predictions, 300 draws of 200 events each."""
+    generator = np.random.default_rng(4)
+    predicted = generator.uniform(0, 1, 200)
+    errors = [
+        expected_calibration_error(
+            predicted, (generator.uniform(0, 1, 200) < predicted).astype(np.float64)
+        )
+        for _ in range(300)
+    ]
+    assert reliability(predicted, predicted).ece_floor == pytest.approx(np.mean(errors), rel=0.1)
+
+
+@unchecked()
 def test_a_report_has_every_domain_and_draws() -> None:
     """Catches a domain that is dropped or NaN that reaches JSON."""
     rounds = [("code", each) for each in overconfident(60, seed=4)]
