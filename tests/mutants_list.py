@@ -28,6 +28,10 @@ MATCHING: Final = "tests/e2e/test_lossless_matching.py"
 KVCACHE: Final = "tests/property/test_kvcache.py"
 LAYOUT: Final = "tests/property/test_layout.py"
 BLOCK: Final = "tests/e2e/test_lossless_block.py::test_the_distributions_of_a_draft_are_its_own"
+BLOCK_PARITY: Final = "tests/parity/test_block_drafter.py"
+BLOCK_LABELS: Final = (
+    "tests/unit/training/test_block_data.py::test_labels_teachers_and_previous_tokens_of_every_slot"
+)
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -312,5 +316,58 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="if self._filled[block] >= slot:",
         new="if self._filled[block] >= 0:",
         tests=("tests/property/test_context_book.py",),
+    ),
+    Mutant(
+        name="features off by one layer",
+        file="outrider/training/forward.py",
+        old="batch.features[:, :width].to(dtype)",
+        new="batch.features[:, config.hidden_size :][:, :width].to(dtype)",
+        tests=(BLOCK_PARITY,),
+    ),
+    Mutant(
+        name="slot 0 dropped in the wrong layout",
+        file="outrider/training/forward.py",
+        old="return rows[:, config.slots_dropped :]",
+        new="return rows[:, : config.num_drafts]",
+        tests=(BLOCK_PARITY,),
+    ),
+    Mutant(
+        name="the token before a slot shifted by one",
+        file="outrider/training/packing.py",
+        old="sources.clamp(max=length - 1)",
+        new="(sources + 1).clamp(max=length - 1)",
+        tests=(BLOCK_PARITY, BLOCK_LABELS),
+    ),
+    Mutant(
+        name="labels shifted by one",
+        file="outrider/training/packing.py",
+        old="torch.where(inside, sources + 1, 0)",
+        new="torch.where(inside, sources, 0)",
+        tests=(BLOCK_LABELS,),
+    ),
+    Mutant(
+        name="a block sees its neighbour",
+        file="outrider/drafters/block/network.py",
+        old="(part.permute(2, 0, 1, 3) for part in own)",
+        new="(part.roll(1, 0).permute(2, 0, 1, 3) for part in own)",
+        tests=(BLOCK_PARITY,),
+    ),
+    Mutant(
+        name="a block sees the features of its anchor",
+        file="outrider/drafters/block/network.py",
+        old="rows[None, :] >= segment.visible[:, None]",
+        new="rows[None, :] > segment.visible[:, None]",
+        tests=(
+            BLOCK_PARITY,
+            "tests/unit/training/test_loop.py"
+            "::test_no_block_sees_its_neighbours_or_what_comes_after_its_anchor",
+        ),
+    ),
+    Mutant(
+        name="L1 pulls the wrong way",
+        file="outrider/training/objectives.py",
+        old="torch.where(drafted < teacher, -1.0, 1.0)",
+        new="torch.where(drafted < teacher, 1.0, -1.0)",
+        tests=("tests/unit/training/test_objectives.py",),
     ),
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from outrider.cli.options import DEFAULT_MODEL, add_output_options
 from outrider.cli.parsing import integer, number
+from outrider.cli.train_block import add_block_options
 from outrider.errors import ConfigError, unknown_name
 
 
@@ -75,6 +76,20 @@ def _run_table(args: argparse.Namespace) -> int:
     return run_table(args)
 
 
+def _run_block(args: argparse.Namespace) -> int:
+    from outrider.cli.train_block import run_block
+
+    return run_block(args)
+
+
+def _no_more_options(_: argparse.ArgumentParser) -> None:
+    """The options of `dspark` serve `dflash` too."""
+
+
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
-    {"ngram-table": Method(_add_table_options, _run_table)}
+    {
+        "dspark": Method(add_block_options, _run_block),
+        "dflash": Method(_no_more_options, _run_block),
+        "ngram-table": Method(_add_table_options, _run_table),
+    }
 )

@@ -22,6 +22,9 @@ from outrider.training.objectives import (
 from outrider.training.packing import PackedBatch
 from outrider.training.teacher import Teacher
 
+NATIVE_MULTIPLE = 16
+"""The native loss goes through a row in steps of this many columns."""
+
 _TINY = 1e-6
 
 
@@ -39,12 +42,15 @@ class Trainee:
 
     `head` is [output matrix | markov_w2], kept together for one product: the target's half is
     copied once, the Markov half at every `refresh`. Products are taken in the dtype of the
-    teacher's matrices; `machine` is the native one for losses in bfloat16, None for torch.
+    teacher's matrices; `machine` is the native one for losses in bfloat16, None for torch, which
+    also computes where the native one cannot.
     """
 
     def __init__(self, network: BlockNetwork, teacher: Teacher, machine: Any | None = None) -> None:
         """Reserve the matrix and fill it."""
-        self.network, self.teacher, self.machine = network, teacher, machine
+        self.network, self.teacher = network, teacher
+        rows = (teacher.num_drafted, len(teacher.head))
+        self.machine = None if any(size % NATIVE_MULTIPLE for size in rows) else machine
         hidden = network.config.hidden_size
         self.head = torch.empty(
             teacher.num_drafted, hidden + network.config.markov_rank, dtype=teacher.head.dtype

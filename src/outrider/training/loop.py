@@ -208,7 +208,8 @@ class Trainer:
             "rounds": found.rounds,
             "documents": len(held_out),
         }
-        if found.mean_accept_length > self.progress.best:
+        # Without held-out documents the newest is the best that is known.
+        if found.mean_accept_length > self.progress.best or not held_out:
             self.progress.best = found.mean_accept_length
             save_drafter(self._run / BEST, self._checkpoint(), self._provenance, results)
         self._log({"held_out": results}, watch)

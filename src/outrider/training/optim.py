@@ -75,7 +75,7 @@ class Optimizer:
         """Apply the gradients with learning rates times `factor`, and drop them."""
         self._steps += 1
         for name, parameter in self._parameters.items():
-            gradient = parameter.grad
+            gradient = _coalesced(parameter)
             if gradient is None:
                 continue
             if self._is_muon(name):

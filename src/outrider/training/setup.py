@@ -37,6 +37,7 @@ class NetworkOptions:
     markov_type: MarkovType = "vanilla"
     has_confidence_head: bool = True
     confidence_with_markov: bool = True
+    fc_norm: bool = True
 
 
 def require_data_of(manifest: Manifest, spec: ModelSpec, found_hash: str) -> None:
@@ -86,7 +87,7 @@ def new_config(
         markov_type=options.markov_type,
         has_confidence_head=options.has_confidence_head,
         confidence_with_markov=options.confidence_with_markov,
-        fc_norm=True,
+        fc_norm=options.fc_norm,
         rms_eps=spec.norm_eps,
         rope_theta=spec.rope.theta,
         max_context_len=spec.max_context_len,
