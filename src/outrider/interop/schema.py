@@ -119,7 +119,7 @@ def require_exportable(checkpoint: BlockCheckpoint, project: str) -> None:
     if checkpoint.config.fc_norm:
         raise IncompatibleDraft(
             f"the drafter normalises every tapped layer before fusing them (fc_norm), which "
-            f"{project} does not; there it would draft nonsense: train one without"
+            f"{project} does not; there it would draft nonsense: train with --no-feature-norm"
         )
 
 
