@@ -14,7 +14,7 @@ def table_of_texts(
 ) -> NgramTable:
     """Count texts of which the target wrote every token."""
     documents = [
-        Document(number, np.array(text, dtype=np.int32), np.ones(len(text), dtype=np.uint8))
+        Document(str(number), np.array(text, dtype=np.int32), np.ones(len(text), dtype=np.uint8))
         for number, text in enumerate(texts)
     ]
     return build_table(

@@ -22,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def data(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixty short answers of the target, so that one document is held out."""
+    """Sixty short answers of the target, of which two are held out."""
     path = tmp_path_factory.mktemp("data") / "text.jsonl"
     llm = LLM(model, dtype="float64")
     with unchecked():
@@ -50,8 +50,8 @@ def test_a_trained_table_drafts(
     record = json.loads(capsys.readouterr().out)
     path = tmp_path / "table" / "ngram-table.safetensors"
     assert record["bytes"] == path.stat().st_size
-    assert record["counted_tokens"] == 59 * 24
-    assert record["held_out_documents"] == 1
+    assert record["counted_tokens"] == 58 * 24
+    assert record["held_out_documents"] == 2
     assert record["acceptance_length"] >= 1
     argv = ["generate", "abab", "--raw", "--model", model, "--dtype", "float64", "--ignore-eos"]
     argv += ["--draft", "ngram-table", "--draft-model", str(path), "--max-tokens", "24", "--json"]

@@ -1,8 +1,9 @@
 """Acceptance of a drafter on text that is already written: no model runs.
 
 Under matching, and for greedy requests under either rule, a draft token is accepted iff it is the
-token that the text has at its place. A drafter that needs nothing but tokens can therefore be
-judged from the text alone, at any temperature, exactly as the engine would have counted.
+token that the text has at its place. A drafter can therefore be judged from the text, at any
+temperature, exactly as the engine would have counted; one that reads features of the target needs
+those of the text too, as training data hold them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from outrider.core.acceptance import Acceptance
-from outrider.core.ids import RequestId
+from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import Origin, Outcome, RowOutcome
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.errors import ConfigError
 from outrider.tensor.batch import Batch, BatchRow
+from outrider.tensor.shapes import Hidden
 from outrider.tensor.window import RowProposal, Scores
 
 Lengths = Callable[[RowProposal], int]
@@ -28,46 +30,69 @@ def replay(
     prompt: Sequence[int],
     output: Sequence[int],
     *,
+    features: Hidden | None = None,
+    block_size: int = 16,
     max_draft_len: int | None = None,
     lengths: Lengths = lambda proposal: len(proposal.tokens),
 ) -> Acceptance:
     """Draft through one request whose output is known, round by round.
 
     The drafter sees what the engine would show it: the committed tokens, then the outcome. The
-    first token of the output comes with the prompt's last chunk, as any other round does.
+    prompt is read in one piece, and the first token of the output comes with it.
 
     Args:
-        drafter: one that reads tokens alone.
+        drafter: whose acceptance is asked for.
         prompt: at least one token.
         output: what the target said.
+        features: outputs of the layers in `drafter.taps`, one row per token of prompt and output.
+        block_size: tokens per KV block, for drafters with a paged cache of their own.
         max_draft_len: longest draft; None takes the drafter's own.
         lengths: the verify length of a proposal.
 
     Raises:
-        ConfigError: The drafter needs features of the target, which text does not have.
+        ConfigError: The drafter needs features of the target, and none are given.
     """
-    if drafter.taps:
-        raise ConfigError(
-            f"{type(drafter).__name__} needs features of layers {drafter.taps}, but a text has "
-            "none; measure it with the target"
-        )
+    _require_features(drafter, features)
     most = drafter.max_draft_len if max_draft_len is None else max_draft_len
     params = SamplingParams(max_tokens=max(1, len(output)), temperature=0.0)
     sequence = Tokens.of(Request(RequestId("replay"), tuple(prompt), params, seed=0))
+    table = tuple(map(BlockId, range(-(-(len(prompt) + len(output)) // block_size))))
+    kv_len = 0
     while sequence.num_output < len(output):
-        kv_len = len(sequence) - 1
-        row = BatchRow(sequence, kv_len, 1, min(most, sequence.num_remaining - 1), ())
+        num_known = len(sequence) - kv_len
+        draft_len = max(0, min(most, sequence.num_remaining - 1))
+        row = BatchRow(sequence, kv_len, num_known, draft_len, table)
         proposal = drafter.propose(Batch((row,)), "matching").rows[0]
         kept = proposal.first(lengths(proposal))
         coming = output[sequence.num_output :]
         accepted = _num_equal(kept.tokens, coming)
         committed = tuple(coming[: accepted + 1])
         _commit(sequence, committed, len(proposal.tokens), kept, accepted)
-        drafter.observe(
-            Outcome((_row_outcome(sequence, proposal, kept, accepted, committed),)), NO_SCORES
+        done = RowOutcome(
+            request_id=sequence.id,
+            num_cached=num_known + accepted,
+            drafted=len(proposal.tokens),
+            verified=len(kept.tokens),
+            accepted=accepted,
+            committed=committed,
+            is_finished=sequence.num_remaining <= 0,
+            kv_len=kv_len,
+            block_table=table,
         )
+        end = kv_len + num_known + len(kept.tokens)
+        window = None if features is None else features[kv_len:end]
+        drafter.observe(Outcome((done,)), Scores(NO_LOGITS, (-1,), window, (0,)))
+        kv_len += done.num_cached
     drafter.forget(sequence.id)
     return sequence.acceptance
+
+
+def _require_features(drafter: Drafter, features: Hidden | None) -> None:
+    if drafter.taps and features is None:
+        raise ConfigError(
+            f"{type(drafter).__name__} needs features of layers {drafter.taps}, but the text came "
+            "without; add them, or measure with the target"
+        )
 
 
 def replay_all(
@@ -83,7 +108,7 @@ def replay_all(
     return counts
 
 
-NO_SCORES = Scores(torch.empty(0, 1), (-1,), None, (0,))
+NO_LOGITS = torch.empty(0, 1)
 
 
 def _num_equal(drafts: Sequence[int], coming: Sequence[int]) -> int:
@@ -112,21 +137,3 @@ def _commit(
         sources=kept.sources,
     )
     sequence.num_rounds += 1
-
-
-def _row_outcome(
-    sequence: Tokens,
-    proposal: RowProposal,
-    kept: RowProposal,
-    accepted: int,
-    committed: tuple[int, ...],
-) -> RowOutcome:
-    return RowOutcome(
-        request_id=sequence.id,
-        num_cached=1 + accepted,
-        drafted=len(proposal.tokens),
-        verified=len(kept.tokens),
-        accepted=accepted,
-        committed=committed,
-        is_finished=sequence.num_remaining <= 0,
-    )

@@ -1,8 +1,9 @@
 """The combined drafter: own text, n-gram table and block network, whichever promises most.
 
 Text and table cost next to nothing, so they are asked for every row. The network is asked only for
-rows where it is expected to pay: with A tokens accepted by the cheap draft, B by the network's, and
-a network that costs c steps of the target, tokens per time grow if (1 + B) / (1 + c) > 1 + A.
+rows where it is expected to pay: if the cheap draft keeps A tokens, the network G more, and its
+draft takes c times as long as the rest of a round, tokens per time grow by it if
+(1 + A + G) / (1 + c) > 1 + A, which is G > c · (1 + A).
 """
 
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ from outrider.drafters.blend import (
     logit,
 )
 from outrider.drafters.config import SpeculativeConfig
+from outrider.drafters.gain import FadingMean, Gain, of_request
 from outrider.drafters.ngram_table_file import TABLE_FILE, NgramTable, open_table
 from outrider.errors import ConfigError
 from outrider.tensor.batch import Batch, BatchRow
@@ -38,38 +40,20 @@ NETWORK: Final = "network"
 NETWORK_FOLDER: Final = "network"
 UNKNOWN: Final = 0.5
 LAST_SLOT: Final = 7
-FIRST_GAIN: Final = 1.0
-GAIN_MEMORY: Final = 0.9
-PRIOR_ROUNDS: Final = 4.0
-
-
-@dataclass(slots=True)
-class _Gain:
-    """Tokens accepted per round in which the network drafted: a fading mean over rounds."""
-
-    total: float = 0.0
-    rounds: float = 0.0
-
-    def add(self, accepted: int) -> None:
-        self.total = self.total * GAIN_MEMORY + accepted
-        self.rounds = self.rounds * GAIN_MEMORY + 1
-
-    def fade(self) -> None:
-        self.total *= GAIN_MEMORY
-        self.rounds *= GAIN_MEMORY
-
-    def mean(self, prior: float) -> float:
-        return (self.total + PRIOR_ROUNDS * prior) / (self.rounds + PRIOR_ROUNDS)
 
 
 @dataclass(slots=True)
 class _State:
-    """One request: its text, its last draft, and what the network was worth to it."""
+    """One request: its text, its last draft, and how much more the network is worth to it.
+
+    `promised` are the tokens that the cheap draft was expected to keep.
+    """
 
     text: Text = field(default_factory=Text)
     picks: list[Pick] = field(default_factory=list)
+    promised: float = 0.0
     used_network: bool = False
-    gain: _Gain = field(default_factory=_Gain)
+    extra: FadingMean = field(default_factory=of_request)
 
 
 class CombinedDrafter:
@@ -90,7 +74,7 @@ class CombinedDrafter:
             max_draft_len: longest draft.
             table: counted on text of the target.
             network: a drafter that proposes for the rows that may have drafts.
-            network_cost: time of one network draft, in one-row steps of the target.
+            network_cost: time of one network draft, as a share of a round without it.
             min_survival: a draft ends where its estimated survival falls below this.
         """
         self.max_draft_len = max_draft_len
@@ -100,7 +84,7 @@ class CombinedDrafter:
         self._min_survival = min_survival
         self._corrections = Corrections()
         self._blend = Blend(table, self._corrections)
-        self._gain = _Gain()
+        self._gain = Gain()
         self._states: dict[RequestId, _State] = {}
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
@@ -123,13 +107,8 @@ class CombinedDrafter:
             if state is None or not state.picks:
                 continue
             self._corrections.learn(state.picks, row.accepted, row.verified)
-            if not row.verified:
-                pass
-            elif state.used_network:
-                state.gain.add(row.accepted)
-                self._gain.add(row.accepted)
-            else:
-                state.gain.fade()
+            if row.verified == len(state.picks):
+                self._learn_gain(state, row.accepted)
             state.picks = []
         if self._network is not None:
             self._network.observe(outcome, scores)
@@ -155,7 +134,18 @@ class CombinedDrafter:
             is_blind=not is_greedy and (sequence.params.verify_rule or rule) == "rejection",
         )
         draft.picks = self._rest(draft, draft.place, 0, 1.0)
+        state.promised = _promise(draft.picks)
         return draft
+
+    def _learn_gain(self, state: _State, accepted: int) -> None:
+        """Compare a round whose whole draft was judged with what the cheap draft promised."""
+        if not state.used_network:
+            self._gain.learn(state.promised, None)
+            state.extra.fade()
+            return
+        gained = accepted - state.promised
+        state.extra.add(gained - self._gain.expected(state.promised))
+        self._gain.learn(state.promised, gained)
 
     def _rest(self, draft: "_Draft", place: Place, length: int, survival: float) -> list[Pick]:
         """Draft cheaply from `place` on, behind `length` tokens that survive with `survival`."""
@@ -184,9 +174,9 @@ class CombinedDrafter:
 
     def _pays(self, draft: "_Draft") -> bool:
         """Whether tokens per time are expected to grow by a draft of the network."""
-        cheap = _promise(draft.picks)
-        gain = max(cheap, draft.state.gain.mean(self._gain.mean(FIRST_GAIN)))
-        return 1 + gain >= (1 + cheap) * (1 + self._network_cost)
+        state = draft.state
+        gain = self._gain.expected(state.promised) + state.extra.value(0.0)
+        return gain >= self._network_cost * (1 + state.promised)
 
     def _merge(self, draft: "_Draft", said: RowProposal) -> None:
         """Go along with the network until another source promises more; then with that one.

@@ -26,8 +26,8 @@ class SpeculativeConfig:
     """combined: file of an n-gram table."""
     network: str = "dspark"
     """combined: the method that drafts with `model`, where a model is named."""
-    network_cost: float = 0.3
-    """combined: time of one draft of the network, in steps of the target over one row."""
+    network_cost: float = 0.15
+    """combined: time of one draft of the network, as a share of a round without it."""
     min_survival: float = 0.1
     """ngram-table, combined: a draft ends where its estimated survival falls below this."""
     prompt_lookup_min: int = 1
@@ -47,7 +47,7 @@ class SpeculativeConfig:
             raise ConfigError(unknown_name("network to combine", self.network, NETWORKS))
         if not 0 <= self.network_cost < math.inf:
             raise ConfigError(
-                f"network_cost is {self.network_cost}, but it is a number of steps, 0 or more"
+                f"network_cost is {self.network_cost}, but it is a share of a round, 0 or more"
             )
         length = self.num_speculative_tokens
         if length is not None and length < 1:

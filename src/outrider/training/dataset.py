@@ -20,11 +20,11 @@ from torch import Tensor
 
 from outrider.errors import ConfigError, CorruptCheckpoint, ModelNotFound
 from outrider.models.fields import read_json
+from outrider.training.documents import is_held_out
 
 MANIFEST_FILE = "manifest.json"
 
 _SHARD_PATTERN = "shard-*.safetensors"
-_HASH_RANGE = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +49,7 @@ class DocumentInfo:
 
     def is_held_out(self, share: float) -> bool:
         """Whether a hash of the document's id falls into the held-out share."""
-        digest = hashlib.sha256(self.id.encode()).digest()
-        return int.from_bytes(digest[:8], "big") < share * _HASH_RANGE
+        return is_held_out(self.id, share)
 
 
 @dataclass(frozen=True, slots=True)

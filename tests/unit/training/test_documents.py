@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from outrider.errors import ConfigError, CorruptCheckpoint
+from outrider.training.dataset import list_documents
 from outrider.training.documents import read_documents
 
 
@@ -19,11 +20,11 @@ def write_shard(path: Path, documents: list[list[int]], first_written: int = 1) 
 
 
 def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """Catches documents numbered per shard: the held-out ones would change with the shard size."""
+    """Catches documents numbered per shard: two of them would have one id."""
     write_shard(tmp_path / "shard-00001.safetensors", [[7, 8, 9]])
     write_shard(tmp_path / "shard-00000.safetensors", [[1, 2], [3, 4, 5]])
     documents = list(read_documents(tmp_path))
-    assert [each.number for each in documents] == [0, 1, 2]
+    assert [each.id for each in documents] == ["0", "1", "2"]
     assert [each.tokens.tolist() for each in documents] == [[1, 2], [3, 4, 5], [7, 8, 9]]
     assert documents[2].split() == ([7], [8, 9])
 
@@ -31,18 +32,28 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
 def test_lines_are_read(tmp_path: Path) -> None:
     """Catches a missing mask that means "nothing", and blank lines that count."""
     path = tmp_path / "text.jsonl"
-    lines = [{"tokens": [1, 2]}, {"tokens": []}, {"tokens": [3, 4], "loss_mask": [0, 1]}]
+    lines = [{"tokens": [1, 2]}, {"tokens": []}, {"tokens": [3, 4], "loss_mask": [0, 1], "id": "x"}]
     path.write_text("\n\n".join(map(json.dumps, lines)), "utf-8")
     documents = list(read_documents(path))
     assert [each.loss_mask.tolist() for each in documents] == [[1, 1], [0, 1]]
+    assert [each.id for each in documents] == ["0", "x"]
     assert documents[0].split() == ([], [1, 2])
 
 
-def test_two_in_a_hundred_are_held_out(tmp_path: Path) -> None:
-    """Catches a rule that holds everything out, or nothing of a small set."""
-    write_shard(tmp_path / "shard-00000.safetensors", [[1, 2]] * 200)
-    held_out = [each.number for each in read_documents(tmp_path) if each.is_held_out]
-    assert held_out == [49, 99, 149, 199]
+def test_what_is_held_out_is_the_same_for_every_method(tmp_path: Path) -> None:
+    """Catches a table that is counted on documents a network is measured on."""
+    path = tmp_path / "shard-00000.safetensors"
+    write_shard(path, [[1, 2]] * 400)
+    fields = {"domain": "code", "temperature": 0.0}
+    lines = [json.dumps({"id": f"doc-{i}", **fields}) for i in range(400)]
+    path.with_suffix(".jsonl").write_text("\n".join(lines), "utf-8")
+    held_out = [each.id for each in read_documents(tmp_path) if each.is_held_out]
+    others = list_documents([path])
+    assert held_out == [each.id for each in others if each.is_held_out(0.02)]
+    assert 2 <= len(held_out) <= 20
+    path.with_suffix(".jsonl").write_text(lines[0], "utf-8")
+    with pytest.raises(CorruptCheckpoint, match="names 1 documents"):
+        list(read_documents(tmp_path))
 
 
 @pytest.mark.parametrize(

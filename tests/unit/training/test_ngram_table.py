@@ -19,7 +19,7 @@ Context = tuple[int, ...]
 
 def document(number: int, tokens: list[int], num_prompt: int = 1) -> Document:
     mask = (np.arange(len(tokens)) >= num_prompt).astype(np.uint8)
-    return Document(number, np.array(tokens, dtype=np.int32), mask)
+    return Document(str(number), np.array(tokens, dtype=np.int32), mask)
 
 
 def built(documents: list[Document], recipe: TableRecipe) -> NgramTable:
