@@ -27,7 +27,7 @@ from outrider.testing.scripted import (
     tiny_engine,
 )
 from outrider.testing.table_target import TableTarget
-from tests.e2e.test_lossless_matching import DRAFTERS, REQUESTS, TIGHT, check, engine_with
+from tests.e2e.test_lossless_matching import BEDS, DRAFTERS, REQUESTS, check
 from tests.unchecked import unchecked
 
 
@@ -82,12 +82,13 @@ POLICIES: dict[str, LengthPolicy] = {
 @unchecked()
 def test_matching_is_the_oracle_under_every_policy(name: str, policy: str) -> None:
     """Catches a length, a rest or a probe that reaches the output; blocks are scarce as well."""
-    drafter = DRAFTERS[name]()
+    bed = BEDS["torch"]
+    drafter = DRAFTERS[name](bed)
     if name in ("random", "half-right"):
         drafter = with_confidence(drafter)
-    options = replace(TIGHT, lengths=POLICIES[policy], cost=staircase(3), estimator=Estimator())
-    engine = engine_with(drafter, options)
-    check(run_all(engine, REQUESTS))
+    options = replace(bed.tight, lengths=POLICIES[policy], cost=staircase(3), estimator=Estimator())
+    engine = bed.engine(drafter, options)
+    check(bed, run_all(engine, REQUESTS))
     assert engine.acceptance.drafted > 0
     assert engine.acceptance.verified > 0 or policy == "early"
 

@@ -1,20 +1,17 @@
 """Matching: token for token what plain decoding says, for every drafter, batch and memory."""
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.drafters.block.drafter import BlockDrafter
-from outrider.drafters.block.torch_runner import TorchBlockRunner
 from outrider.drafters.combined import CombinedDrafter
 from outrider.drafters.draft_model import DraftModelDrafter
 from outrider.drafters.ngram import NgramDrafter
@@ -24,8 +21,6 @@ from outrider.drafters.shared_suffix_index import SharedSuffixIndex
 from outrider.drafters.suffix import SuffixDrafter
 from outrider.engine.engine import Engine
 from outrider.kvcache.blocks import BlockAllocator
-from outrider.models.decoder import Decoder
-from outrider.target.torch_target import TorchTarget
 from outrider.testing.scripted import (
     TinyEngine,
     ragged,
@@ -35,58 +30,85 @@ from outrider.testing.scripted import (
     tiny_engine,
     told_drafter,
 )
-from outrider.testing.tiny import tiny_decoder, tiny_spec
+from outrider.testing.tiny import tiny_spec
 from outrider.testing.tiny_block import tiny_block, tiny_block_config
 from tests import oracle
+from tests.backends import BACKENDS, Backend, Tiny, backend_of
 from tests.tables import table_of_texts
 from tests.unchecked import unchecked
 
 VOCAB = 12
 SPEC = tiny_spec(vocab_size=VOCAB, max_context_len=64)
+TARGET = Tiny(SPEC, seed=1)
+# It agrees with the target often, not always.
+DRAFT = Tiny(SPEC, seed=1, noise=0.2)
 COMMON = (3, 7, 2, 9, 3, 7, 2, 9)
 # Nine requests, greedy and sampled in turn; prompts of 1 to 17 tokens, most with one beginning.
-PROMPTS = [(5,)] + [(*COMMON, *(3 + (i * j) % 9 for j in range(i))) for i in range(1, 9)]
+PROMPTS = [(5,)] + [(*COMMON, *(3 + (i * j) % 9 for j in range(i))) for i in range(2, 10)]
 PARAMS = [
     SamplingParams(max_tokens=14 + i, temperature=0.0 if i % 2 else 0.8, ignore_eos=i % 3 > 0)
     for i in range(9)
 ]
 REQUESTS = requests_of(PROMPTS, PARAMS)
-BLOCK = 4
 
-ROOMY = TinyEngine(block_size=BLOCK, prefix_caching=False)
-CHUNKED = TinyEngine(block_size=BLOCK, max_num_seqs=9, max_num_batched_tokens=10)
-# Nine requests would want up to 90 blocks in the end; any one of them has enough with 11.
-TIGHT = TinyEngine(block_size=BLOCK, num_blocks=14)
+
+@dataclass(frozen=True)
+class Bed:
+    """A backend with engines over the target, and what the oracle says of the requests."""
+
+    backend: Backend
+    tight_blocks: int
+    """The requests would want several times as many in the end; any one of them has enough."""
+
+    def options(self, **changes: Any) -> TinyEngine:
+        """Engine options with this backend's blocks."""
+        return TinyEngine(**{"block_size": self.backend.block_size, **changes})
+
+    @property
+    def roomy(self) -> TinyEngine:
+        """Everything fits."""
+        return self.options(prefix_caching=False)
+
+    @property
+    def chunked(self) -> TinyEngine:
+        """Prompts are read in pieces."""
+        return self.options(max_num_seqs=9, max_num_batched_tokens=10)
+
+    @property
+    def tight(self) -> TinyEngine:
+        """Requests take blocks from each other."""
+        return self.options(num_blocks=self.tight_blocks)
+
+    def engine(self, drafter: Drafter | None, options: TinyEngine) -> Engine:
+        """An engine over the target."""
+        target = self.backend.target(TARGET, options.num_blocks, options.block_size)
+        return tiny_engine(target, drafter, options)
+
+    def draft_model(self) -> Drafter:
+        """A draft model whose own cache is tight too: it must let go of requests and catch up."""
+        num_blocks, block_size = 160 // self.backend.block_size, self.backend.block_size
+        return DraftModelDrafter(
+            self.backend.target(DRAFT, num_blocks),
+            BlockAllocator(num_blocks, block_size),
+            3,
+            target_vocab_size=VOCAB,
+            stop_tokens=SPEC.stop_token_ids,
+        )
+
+    def told(self, requests: Sequence[Request]) -> dict[RequestId, list[int]]:
+        """What the oracle says."""
+        logits = self.backend.next_logits(TARGET)
+        stops, limit = SPEC.stop_token_ids, SPEC.max_context_len
+        return {each.id: oracle.decode(logits, each, stops, limit) for each in requests}
+
+
+BEDS = {"torch": Bed(BACKENDS["torch"], 14), "native": Bed(BACKENDS["native"], 5)}
 
 
 @cache
-def target_decoder() -> Decoder:
-    return tiny_decoder(SPEC, seed=1)
-
-
-@cache
-def draft_decoder() -> Decoder:
-    """The target with noise on its weights: it agrees often, not always."""
-    decoder = copy.deepcopy(target_decoder())
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for weight in decoder.parameters():
-            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-            weight.add_(0.2 * weight.std() * noise if weight.numel() > 1 else 0.0)
-    return decoder
-
-
-def told(requests: Sequence[Request]) -> dict[RequestId, list[int]]:
-    """What the oracle says."""
-    logits = oracle.of_decoder(target_decoder())
-    stops, limit = SPEC.stop_token_ids, SPEC.max_context_len
-    return {each.id: oracle.decode(logits, each, stops, limit) for each in requests}
-
-
-@cache
-def second_turn() -> list[Request]:
+def second_turn(bed: Bed) -> list[Request]:
     """Requests whose prompts are all of a first turn and a few tokens more."""
-    runs = told(REQUESTS)
+    runs = bed.told(REQUESTS)
     prompts = [(*each.prompt, *runs[each.id], 4, 5) for each in REQUESTS]
     return [
         replace(request, id=RequestId(f"again-{request.id}"))
@@ -95,136 +117,136 @@ def second_turn() -> list[Request]:
 
 
 @cache
-def expected() -> dict[RequestId, list[int]]:
+def expected(bed: Bed) -> dict[RequestId, list[int]]:
     """What the oracle says of both turns."""
-    return told([*REQUESTS, *second_turn()])
-
-
-def engine_with(drafter: Drafter | None, options: TinyEngine) -> Engine:
-    target = TorchTarget(
-        target_decoder(), num_blocks=options.num_blocks, block_size=options.block_size
-    )
-    return tiny_engine(target, drafter, options)
-
-
-def draft_model() -> Drafter:
-    # The draft model's own cache is tight too: it must let go of requests and catch up again.
-    model = TorchTarget(draft_decoder(), num_blocks=40, block_size=BLOCK)
-    return DraftModelDrafter(
-        model,
-        BlockAllocator(40, BLOCK),
-        3,
-        target_vocab_size=VOCAB,
-        stop_tokens=SPEC.stop_token_ids,
-    )
+    return bed.told([*REQUESTS, *second_turn(bed)])
 
 
 @cache
-def ngram_table() -> NgramTable:
+def ngram_table(bed: Bed) -> NgramTable:
     """Counted on what the target says, so that drafts hold now and then."""
-    texts = [[*each.prompt, *expected()[each.id]] for each in REQUESTS[::2]]
+    texts = [[*each.prompt, *expected(bed)[each.id]] for each in REQUESTS[::2]]
     return table_of_texts(texts, vocab_size=VOCAB)
 
 
-def combined(network: Drafter | None) -> Drafter:
+def combined(bed: Bed, network: Drafter | None) -> Drafter:
     return CombinedDrafter(
-        5, table=ngram_table(), network=network, network_cost=0.2, min_survival=0.05
+        5, table=ngram_table(bed), network=network, network_cost=0.2, min_survival=0.05
     )
 
 
-def block_drafter(**changes: Any) -> Drafter:
+def block_drafter(bed: Bed, **changes: Any) -> Drafter:
     config = tiny_block_config(SPEC, **changes)
-    runner = TorchBlockRunner(
-        tiny_block(config, seed=4), target_decoder(), num_blocks=256, block_size=BLOCK
+    blocks = {"num_blocks": 256, "block_size": bed.backend.block_size}
+    runner = bed.backend.block_runner(TARGET, tiny_block(config, seed=4), **blocks)
+    return BlockDrafter(
+        runner, config, num_blocks=blocks["num_blocks"], block_size=blocks["block_size"]
     )
-    return BlockDrafter(runner, config, num_blocks=256, block_size=BLOCK)
 
 
-DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "ngram": lambda: NgramDrafter(4, min_len=1, max_len=3),
-    "suffix": lambda: SuffixDrafter(5, min_survival=0.0, shared=None),
-    "shared-suffix": lambda: SuffixDrafter(5, min_survival=0.1, shared=SharedSuffixIndex(64)),
-    "ngram-table": lambda: NgramTableDrafter(ngram_table(), 4, min_survival=0.0),
-    "combined": lambda: combined(None),
-    "combined-network": lambda: combined(draft_model()),
-    "combined-dspark": lambda: combined(block_drafter()),
-    "draft-model": draft_model,
+def told(bed: Bed, is_right: Callable[[int], bool] = lambda position: True) -> Drafter:
+    return told_drafter(4, expected(bed), VOCAB, is_right)
+
+
+DRAFTERS: dict[str, Callable[[Bed], Drafter]] = {
+    "ngram": lambda bed: NgramDrafter(4, min_len=1, max_len=3),
+    "suffix": lambda bed: SuffixDrafter(5, min_survival=0.0, shared=None),
+    "shared-suffix": lambda bed: SuffixDrafter(5, min_survival=0.1, shared=SharedSuffixIndex(64)),
+    "ngram-table": lambda bed: NgramTableDrafter(ngram_table(bed), 4, min_survival=0.0),
+    "combined": lambda bed: combined(bed, None),
+    "combined-network": lambda bed: combined(bed, bed.draft_model()),
+    "combined-dspark": lambda bed: combined(bed, block_drafter(bed)),
+    "draft-model": lambda bed: bed.draft_model(),
     "dspark": block_drafter,
-    "dflash": lambda: block_drafter(layout="anchor-drop", markov_rank=0, draft_vocab_size=9),
-    "random": lambda: random_drafter(4, VOCAB, seed=3),
-    "oracle": lambda: told_drafter(4, expected(), VOCAB),
-    "ragged-oracle": lambda: ragged(told_drafter(4, expected(), VOCAB)),
-    "adversarial": lambda: told_drafter(4, expected(), VOCAB, lambda position: False),
-    "half-right": lambda: told_drafter(4, expected(), VOCAB, lambda position: position % 3 > 0),
+    "dflash": lambda bed: block_drafter(
+        bed, layout="anchor-drop", markov_rank=0, draft_vocab_size=9
+    ),
+    "random": lambda bed: random_drafter(4, VOCAB, seed=3),
+    "oracle": told,
+    "ragged-oracle": lambda bed: ragged(told(bed)),
+    "adversarial": lambda bed: told(bed, lambda position: False),
+    "half-right": lambda bed: told(bed, lambda position: position % 3 > 0),
 }
 every_drafter = pytest.mark.parametrize("name", DRAFTERS)
 
 
-def check(sequences: Sequence[Tokens]) -> None:
+@pytest.fixture(params=BEDS)
+def bed(request: pytest.FixtureRequest) -> Bed:
+    backend_of(request.param)
+    return BEDS[request.param]
+
+
+def check(bed: Bed, sequences: Sequence[Tokens]) -> None:
     """Every output must be the oracle's."""
     for sequence in sequences:
-        assert list(sequence.output) == expected()[sequence.id], sequence.id
+        assert list(sequence.output) == expected(bed)[sequence.id], sequence.id
 
 
-@pytest.mark.parametrize("options", [ROOMY, CHUNKED, TIGHT], ids=["roomy", "chunked", "tight"])
-def test_plain_decoding_is_the_oracle(options: TinyEngine) -> None:
+@pytest.mark.parametrize("kind", ["roomy", "chunked", "tight"])
+def test_plain_decoding_is_the_oracle(bed: Bed, kind: str) -> None:
     """Catches paging, batching or chunking that changes a token without any speculation."""
-    check(run_all(engine_with(None, options), REQUESTS))
+    check(bed, run_all(bed.engine(None, getattr(bed, kind)), REQUESTS))
+
+
+BATCHES = [*(("torch", size) for size in range(1, 10)), *(("native", size) for size in (2, 5, 9))]
 
 
 @every_drafter
-@pytest.mark.parametrize("batch_size", range(1, 10))
+@pytest.mark.parametrize(("bed", "batch_size"), BATCHES, indirect=["bed"])
 @unchecked()
-def test_any_drafter_and_batch_size(name: str, batch_size: int) -> None:
+def test_any_drafter_and_batch_size(bed: Bed, name: str, batch_size: int) -> None:
     """Catches an accept rule, a row offset or a roll-back that lets drafts change the output."""
-    engine = engine_with(DRAFTERS[name](), ROOMY)
-    check(run_all(engine, REQUESTS[:batch_size]))
+    engine = bed.engine(DRAFTERS[name](bed), bed.roomy)
+    check(bed, run_all(engine, REQUESTS[:batch_size]))
     assert engine.acceptance.verified > 0 or batch_size == 1
 
 
 @every_drafter
-def test_chunked_prompts(name: str) -> None:
+def test_chunked_prompts(bed: Bed, name: str) -> None:
     """Catches drafts behind an unfinished prompt, or a budget that cuts a window in the middle."""
-    check(run_all(engine_with(DRAFTERS[name](), CHUNKED), REQUESTS))
+    check(bed, run_all(bed.engine(DRAFTERS[name](bed), bed.chunked), REQUESTS))
 
 
 @every_drafter
-def test_preemption(name: str) -> None:
+def test_preemption(bed: Bed, name: str) -> None:
     """Catches state of a preempted request that is believed to be still cached."""
-    engine = engine_with(DRAFTERS[name](), TIGHT)
-    check(run_all(engine, REQUESTS))
+    engine = bed.engine(DRAFTERS[name](bed), bed.tight)
+    check(bed, run_all(engine, REQUESTS))
     assert engine.num_preemptions > 0
 
 
 @every_drafter
-def test_prefix_cache_hits(name: str) -> None:
+def test_prefix_cache_hits(bed: Bed, name: str) -> None:
     """Catches a prefix block that holds rejected drafts, or belongs to another prefix."""
-    options = TinyEngine(block_size=BLOCK)
-    engine = engine_with(DRAFTERS[name](), options)
-    check(run_all(engine, REQUESTS))
+    engine = bed.engine(DRAFTERS[name](bed), bed.options())
+    check(bed, run_all(engine, REQUESTS))
     again = run_all(engine, REQUESTS)
-    check(again)
-    assert all(each.num_cached_prompt >= len(COMMON) for each in again[1:])
+    check(bed, again)
+    block = bed.backend.block_size
+    for sequence in again:
+        # All but the last token of the prompt, in full blocks.
+        assert sequence.num_cached_prompt == (sequence.num_prompt - 1) // block * block
+    assert again[-1].num_cached_prompt > 0
 
 
 @every_drafter
-def test_a_conversation_goes_on(name: str) -> None:
+def test_a_conversation_goes_on(bed: Bed, name: str) -> None:
     """Catches a cached block whose last token was delivered but never computed."""
-    engine = engine_with(DRAFTERS[name](), TinyEngine(block_size=BLOCK))
-    check(run_all(engine, REQUESTS))
-    second = run_all(engine, second_turn())
-    check(second)
+    engine = bed.engine(DRAFTERS[name](bed), bed.options())
+    check(bed, run_all(engine, REQUESTS))
+    second = run_all(engine, second_turn(bed))
+    check(bed, second)
     for sequence in second:
         # All but the last delivered token of the first turn was cached, in full blocks.
-        cached = (sequence.num_prompt - 3) // BLOCK * BLOCK
-        assert sequence.num_cached_prompt == cached
+        block = bed.backend.block_size
+        assert sequence.num_cached_prompt == (sequence.num_prompt - 3) // block * block
 
 
 @every_drafter
-def test_greedy_requests_under_rejection(name: str) -> None:
+def test_greedy_requests_under_rejection(bed: Bed, name: str) -> None:
     """Catches chance where there is none: at temperature 0 both rules say the same."""
     greedy = [replace(each, params=replace(each.params, temperature=0.0)) for each in REQUESTS]
-    engine = engine_with(DRAFTERS[name](), replace(TIGHT, rule="rejection"))
-    runs = told(greedy)
+    engine = bed.engine(DRAFTERS[name](bed), replace(bed.tight, rule="rejection"))
+    runs = bed.told(greedy)
     for sequence in run_all(engine, greedy):
         assert list(sequence.output) == runs[sequence.id]

@@ -14,6 +14,7 @@ from outrider.core.ids import RequestId
 from outrider.core.request import SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
+from outrider.sampling.rows import ArgmaxSampler, RowSampler
 from outrider.sampling.warp import Context
 from outrider.tensor.window import RowProposal, RowVerdict
 from outrider.testing.scripted import (
@@ -30,6 +31,7 @@ from outrider.verify import verifier
 from outrider.verify.matching import WarpedPositions
 from outrider.verify.rejection import reject_rows
 from tests import exact, oracle
+from tests.native.machines import machine, require_native
 from tests.plain_warp import plainly
 from tests.sampling_matrix import proves
 from tests.unchecked import unchecked
@@ -102,9 +104,26 @@ class Case:
         return {each.id: oracle.decode(TARGET, each, END) for each in self.requests()}
 
 
-def engine_of(drafter: Drafter | None = None, options: TinyEngine | None = None) -> Any:
-    target = TableTarget(TARGET, VOCAB, num_blocks=256, block_size=4, stop_token_ids=END)
+def engine_of(
+    drafter: Drafter | None = None,
+    options: TinyEngine | None = None,
+    sampler: RowSampler | None = None,
+) -> Any:
+    target = TableTarget(
+        TARGET, VOCAB, num_blocks=256, block_size=4, stop_token_ids=END, sampler=sampler
+    )
     return tiny_engine(target, drafter, options)
+
+
+@pytest.fixture(params=["python", "native"])
+def sampler(request: pytest.FixtureRequest) -> RowSampler:
+    """What draws the rows that need no history."""
+    if request.param == "python":
+        return ArgmaxSampler()
+    require_native()
+    from outrider.native.sampling import NativeSampler
+
+    return NativeSampler(machine(1))
 
 
 def outputs(sequences: Sequence[Tokens]) -> dict[RequestId, list[int]]:
@@ -115,10 +134,10 @@ def outputs(sequences: Sequence[Tokens]) -> dict[RequestId, list[int]]:
 @unchecked()
 @proves("plain", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
 @proves("plain", "frequency_penalty", "logit_bias", "allowed_token_ids", "token_mask", "min_tokens")
-def test_plain(setting: Mapping[str, Any]) -> None:
+def test_plain(setting: Mapping[str, Any], sampler: RowSampler) -> None:
     """Catches an engine that does not hand an option, or its history, to the warp."""
     case = Case(setting)
-    assert outputs(run_all(engine_of(), case.requests())) == case.expected()
+    assert outputs(run_all(engine_of(sampler=sampler), case.requests())) == case.expected()
 
 
 @settings
@@ -126,7 +145,7 @@ def test_plain(setting: Mapping[str, Any]) -> None:
 @proves("matching", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 @proves("matching", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids")
 @proves("matching", "token_mask", "min_tokens")
-def test_matching(setting: Mapping[str, Any]) -> None:
+def test_matching(setting: Mapping[str, Any], sampler: RowSampler) -> None:
     """Catches penalties that overlook the drafted prefix, or remember rejected tokens."""
     case = Case(setting)
     expected = case.expected()
@@ -136,11 +155,11 @@ def test_matching(setting: Mapping[str, Any]) -> None:
         ragged(table_drafter(DRAFT_LEN, DRAFT)),
     ]
     for drafter in drafters:
-        engine = engine_of(drafter)
+        engine = engine_of(drafter, sampler=sampler)
         assert outputs(run_all(engine, case.requests())) == expected
         assert engine.acceptance.verified > 0
     # The drafter that is half right must have been wrong and right, or it shows nothing.
-    engine = engine_of(drafters[0])
+    engine = engine_of(drafters[0], sampler=sampler)
     run_all(engine, case.requests())
     assert 0 < engine.acceptance.accepted < engine.acceptance.verified
 

@@ -1,6 +1,7 @@
 """Requests side by side: seeds, rules, draft lengths of their own, continuations, aborts."""
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from outrider.testing.scripted import (
 from outrider.testing.table_target import SeededTable, TableTarget
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
 from tests import oracle
+from tests.backends import BACKENDS, backend_of
 from tests.sampling_matrix import proves
 from tests.unchecked import unchecked
 
@@ -246,9 +248,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_checkpoint(path, tiny_spec(vocab_size=64), seed=3))
 
 
-@pytest.fixture(scope="module")
-def plain_llm(checkpoint: str) -> LLM:
-    return LLM(checkpoint, dtype="float64", threads=1, is_checked=True)
+@pytest.fixture(scope="module", params=BACKENDS)
+def plain_llm(checkpoint: str, request: pytest.FixtureRequest) -> LLM:
+    return LLM(checkpoint, **backend_of(request.param).llm_options, is_checked=True)
 
 
 def speculating(llm: LLM, **options: Any) -> LLM:
@@ -265,6 +267,10 @@ def llm(request: pytest.FixtureRequest, plain_llm: LLM) -> Iterator[LLM]:
         yield plain_llm
     else:
         yield speculating(plain_llm, verify_rule=request.param)
+
+
+def next_logits(llm: LLM, tokens: tuple[int, ...]) -> torch.Tensor:
+    return llm.score_tokens(tokens, [0])[0]
 
 
 @proves("plain", "n")
@@ -284,6 +290,8 @@ def test_continuations_are_requests_of_their_own(llm: LLM, plain_llm: LLM, check
     if llm.config.verify_rule == "matching":
         prompt = tuple(plain_llm.tokenizer.encode(TEXT))
         logits = oracle.of_decoder(open_checkpoint(checkpoint).load_decoder(torch.float64))
+        if llm.backend == "native":
+            logits = partial(next_logits, plain_llm)
         for index, run in enumerate(runs):
             seed = continuation_seed(9, index)
             request = Request(RequestId("r"), prompt, params, seed)

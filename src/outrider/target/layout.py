@@ -15,6 +15,8 @@ from outrider.tensor.shapes import Positions, TokenIds
 from outrider.tensor.span import Span
 from outrider.tensor.window import VerifyWindow
 
+Mask = Bool[Tensor, "spans 1 width context"]
+
 # Padding may at most multiply the attention work of a group by this.
 MAX_PADDING = 1.6
 
@@ -33,7 +35,7 @@ class AttentionGroup:
     width: int
     rows: Int[Tensor, " spans_width"]
     slots: Int[Tensor, " spans_context"]
-    mask: Bool[Tensor, "spans 1 width context"] | None
+    mask: Mask | None
     scatter: Int[Tensor, " real"] | None
 
 

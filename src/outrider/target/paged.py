@@ -1,10 +1,12 @@
 """Attention over the paged cache for one window, in plain torch."""
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 from torch.nn import functional
 
 from outrider.kvcache.pool import KVPool
-from outrider.target.layout import AttentionGroup, Layout
+from outrider.target.layout import AttentionGroup, Layout, Mask
 from outrider.tensor.shapes import KeysValues, Queries
 
 
@@ -15,10 +17,15 @@ class PagedAttention:
     are never repeated.
     """
 
-    def __init__(self, pool: KVPool, layout: Layout) -> None:
-        """Serve one forward over `layout`."""
+    def __init__(self, pool: KVPool, layout: Layout, *, is_careful: bool = False) -> None:
+        """Serve one forward over `layout`.
+
+        A masked position has weight 0, and 0 × NaN is NaN. A careful forward keeps keys and values
+        that are no numbers from the rows that must not see them, at the cost of looking for them.
+        """
         self._pool = pool
         self._layout = layout
+        self._is_careful = is_careful
         self._masks: dict[int, torch.Tensor | None] = {}
 
     def attend(self, layer: int, queries: Queries, keys: KeysValues, values: KeysValues) -> Queries:
@@ -51,17 +58,21 @@ class PagedAttention:
             .permute(0, 2, 3, 1, 4)
             .reshape(num_spans, num_kv_heads, shared * width, head_dim)
         )
+        spoiled = None
+        if self._is_careful and group.mask is not None:
+            keys, values, spoiled = _without_nan(group, group.mask, keys, values)
         attended = functional.scaled_dot_product_attention(
             folded,
             keys.view(num_spans, -1, num_kv_heads, head_dim).transpose(1, 2),
             values.view(num_spans, -1, num_kv_heads, head_dim).transpose(1, 2),
             attn_mask=self._mask(index, group, shared),
         )
-        return (
+        rows = (
             attended.view(num_spans, num_kv_heads, shared, width, head_dim)
             .permute(0, 3, 1, 2, 4)
             .reshape(num_spans * width, num_heads, head_dim)
         )
+        return rows if spoiled is None else rows.masked_fill(spoiled[:, None, None], torch.nan)
 
     def _mask(self, index: int, group: AttentionGroup, shared: int) -> torch.Tensor | None:
         """Repeat the mask for the folded heads, once per forward."""
@@ -69,3 +80,13 @@ class PagedAttention:
             mask = group.mask
             self._masks[index] = None if mask is None else mask.repeat(1, 1, shared, 1)
         return self._masks[index]
+
+
+def _without_nan(
+    group: AttentionGroup, mask: Mask, keys: KeysValues, values: KeysValues
+) -> tuple[KeysValues, KeysValues, Bool[Tensor, " spans_width"]]:
+    """Zero the context's broken keys and values; also say which rows see one of them."""
+    is_broken = ~(torch.isfinite(keys) & torch.isfinite(values)).flatten(1).all(1)
+    zeroed = [each.masked_fill(is_broken[:, None, None], 0.0) for each in (keys, values)]
+    sees = mask[:, 0] & is_broken.view(group.num_spans, 1, -1)
+    return zeroed[0], zeroed[1], sees.any(-1).flatten()

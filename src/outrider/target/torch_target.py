@@ -6,10 +6,11 @@ from typing import ClassVar
 import torch
 
 from outrider.kvcache.pool import KVPool
-from outrider.models.decoder import Decoder
+from outrider.models.decoder import Decoder, TappedFeatures
 from outrider.sampling.rows import ArgmaxSampler, RowSampler
 from outrider.target.layout import Layout, lay_out, spans_of
 from outrider.target.paged import PagedAttention
+from outrider.tensor.shapes import Hidden
 from outrider.tensor.span import Span, SpanScores
 from outrider.tensor.window import Scores, Taps, VerifyWindow
 
@@ -43,7 +44,20 @@ class TorchTarget:
 
     @torch.inference_mode()
     def _forward(self, layout: Layout, taps: Taps) -> SpanScores:
-        cache = PagedAttention(self.pool, layout)
-        hidden, features = self._decoder(layout.tokens, layout.positions, cache, taps)
+        hidden, features = self._run(layout, taps, is_careful=False)
         judged = hidden.index_select(0, layout.judged)
+        may_see_too_much = any(group.mask is not None for group in layout.groups)
+        if may_see_too_much and not bool(torch.isfinite(judged).all()):
+            # A draft that is no number must not fail the rows before it, which never saw it.
+            hidden, features = self._run(layout, taps, is_careful=True)
+            judged = hidden.index_select(0, layout.judged)
         return SpanScores(self._decoder.logits(judged), features)
+
+    def _run(
+        self, layout: Layout, taps: Taps, *, is_careful: bool
+    ) -> tuple[Hidden, TappedFeatures | None]:
+        cache = PagedAttention(self.pool, layout, is_careful=is_careful)
+        result: tuple[Hidden, TappedFeatures | None] = self._decoder(
+            layout.tokens, layout.positions, cache, taps
+        )
+        return result

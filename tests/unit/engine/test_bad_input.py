@@ -1,8 +1,8 @@
 """What users and models get wrong: refused in a sentence, or failing one request and no other."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError, ConfigError, RequestRejected
-from outrider.target.torch_target import TorchTarget
+from outrider.models.weights import EMBEDDING
 from outrider.testing.scripted import (
     TinyEngine,
     random_drafter,
@@ -23,10 +23,12 @@ from outrider.testing.scripted import (
     run_all,
     table_drafter,
     tiny_engine,
+    told_drafter,
 )
 from outrider.testing.table_target import SeededTable, Table, TableTarget
-from outrider.testing.tiny import tiny_decoder, tiny_spec
+from outrider.testing.tiny import tiny_spec
 from outrider.verify.matching import EMPTY_MASK, NOT_NUMBERS
+from tests.backends import BACKENDS, Tiny, backend_of
 
 VOCAB = 6
 TABLE = SeededTable(VOCAB, seed=1)
@@ -252,23 +254,35 @@ def test_a_broken_mask_fails_its_request_alone(
     assert len(mates[0].output) == 8
 
 
-def test_a_nan_in_one_cache_does_not_reach_the_others() -> None:
+@dataclass(frozen=True)
+class Poisoned(Tiny):
+    """A token whose embedding is not a number."""
+
+    bad: int = 7
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        tensors = dict(super().tensors())
+        tensors[EMBEDDING][self.bad] = math.nan
+        return tensors
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_nan_in_one_cache_does_not_reach_the_others(name: str) -> None:
     """Catches masked padding that points at another request's slots: 0 × NaN is NaN."""
+    backend = backend_of(name)
     # With a tied head a NaN embedding would be a NaN logit of every request.
     spec = tiny_spec(max_context_len=64, stop_token_ids=frozenset(), tied_head=False)
-    decoder = tiny_decoder(spec, seed=1)
-    bad = 7
-    with torch.no_grad():
-        decoder.embedding.weight[bad] = math.nan
+    model = Poisoned(spec)
     params = SamplingParams(
         max_tokens=9, temperature=0.7, allowed_token_ids=frozenset({3, 4, 5, 6, 8, 9})
     )
-    prompts = [(bad, 3), (3, 4, 5, 6), (5,), (6, 4, 3)]
+    prompts = [(model.bad, 3), (3, 4, 5, 6), (5,), (6, 4, 3)]
+    block_size = 2 if name == "torch" else backend.block_size
 
     def fresh() -> Engine:
-        target = TorchTarget(decoder, num_blocks=32, block_size=2)
-        options = TinyEngine(num_blocks=32, block_size=2)
-        return tiny_engine(target, random_drafter(3, bad), options)
+        target = backend.target(model, 32, block_size)
+        options = TinyEngine(num_blocks=32, block_size=block_size)
+        return tiny_engine(target, random_drafter(3, model.bad), options)
 
     listed = requests_of(prompts, params)
     together = run_all(fresh(), listed)
@@ -278,6 +292,33 @@ def test_a_nan_in_one_cache_does_not_reach_the_others() -> None:
         (alone,) = run_all(fresh(), [request])
         assert list(sequence.output) == list(alone.output)
         assert sequence.num_output == 9
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_draft_that_is_not_a_number_harms_nobody(name: str) -> None:
+    """Catches a request that fails because of a rejected draft's keys and values."""
+    backend = backend_of(name)
+    spec = tiny_spec(max_context_len=64, stop_token_ids=frozenset(), tied_head=False)
+    model = Poisoned(spec)
+    params = SamplingParams(max_tokens=9, temperature=0.7, logit_bias={model.bad: -100.0})
+    listed = requests_of([(3, 4, 5, 6), (5,)], params)
+
+    def said(drafter: Drafter | None) -> list[list[int]]:
+        target = backend.target(model, 32)
+        options = TinyEngine(num_blocks=32, block_size=backend.block_size)
+        return [
+            list(each.output) for each in run_all(tiny_engine(target, drafter, options), listed)
+        ]
+
+    plain = said(None)
+    outputs = {request.id: [model.bad] * 9 for request in listed}
+    assert said(told_drafter(3, outputs, spec.vocab_size)) == plain
+    half_right = {
+        request.id: [token if i % 3 < 2 else model.bad for i, token in enumerate(output)]
+        for request, output in zip(listed, plain, strict=True)
+    }
+    assert said(told_drafter(4, half_right, spec.vocab_size)) == plain
+    assert all(len(output) == 9 for output in plain)
 
 
 def test_taps_of_a_table_are_refused() -> None:
