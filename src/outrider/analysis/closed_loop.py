@@ -14,7 +14,7 @@ from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence as Tokens
 from outrider.engine.llm import LLM, continuation_seed
 from outrider.engine.report import Delta
-from outrider.errors import RequestError, RequestFailed, RequestRejected
+from outrider.errors import ConfigError, RequestError, RequestFailed, RequestRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,17 @@ def run_jobs(
 ) -> list[Completed]:
     """Run all jobs, `concurrency` at a time: the next one enters when one has finished.
 
-    The results are in the order of the jobs.
+    The results are in the order of the jobs. The engine must have nothing else to do.
 
     Raises:
+        ConfigError: The engine is serving other requests.
         RequestRejected: A job cannot be served; the message names its prompt.
         RequestFailed: A job failed while running.
     """
+    if llm.engine.has_work:
+        raise ConfigError(
+            "the engine is serving other requests; measure when they are done, or on a sibling"
+        )
     waiting = deque(enumerate(jobs))
     running: dict[RequestId, tuple[int, Completed]] = {}
     done: dict[int, Completed] = {}

@@ -6,7 +6,7 @@ from outrider.analysis.closed_loop import Job, jobs_of, run_jobs
 from outrider.analysis.prompts import PromptRow
 from outrider.core.request import SamplingParams
 from outrider.engine.report import StepReport
-from outrider.errors import RequestRejected
+from outrider.errors import ConfigError, RequestRejected
 from tests.unit.analysis.conftest import MakeLLM
 
 ROWS = [PromptRow(f"p{i}", "d", f"prompt number {i}, ab ab ab") for i in range(5)]
@@ -62,3 +62,15 @@ def test_a_refused_prompt_is_named_and_nothing_is_left_behind(make_llm: MakeLLM)
     with pytest.raises(RequestRejected, match="prompt too-long: "):
         run_jobs(llm, jobs, concurrency=2)
     assert not llm.engine.has_work
+
+
+def test_an_engine_in_use_is_refused(make_llm: MakeLLM) -> None:
+    """Catches times of one engine with two masters, and deltas nobody asked for."""
+    llm = make_llm()
+    jobs = jobs_of(llm, ROWS[:1], SamplingParams(max_tokens=4), raw=True)
+    stream = llm.stream("ab ab", SamplingParams(max_tokens=8, ignore_eos=True))
+    next(stream)
+    with pytest.raises(ConfigError, match="on a sibling"):
+        run_jobs(llm, jobs)
+    stream.close()
+    assert len(run_jobs(llm, jobs)) == 1
