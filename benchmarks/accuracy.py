@@ -1,6 +1,7 @@
 """What the native runner's rounding costs, against torch in float32 on the same weights.
 
-    python benchmarks/accuracy.py MODEL --prompts DIR [--tokens 20000] [--llama] [--json out.json]
+    python benchmarks/accuracy.py MODEL --prompts DIR [--tokens 20000] [--weights q8] [--llama]
+        [--text FILE] [--json out.json]
 
 The native runner answers each prompt greedily, then every side scores these answers, teacher-forced
 in one forward per prompt. Of a quantised GGUF file torch computes with the dequantised weights, so
@@ -9,6 +10,10 @@ the native runner rounds to bfloat16, torch does not. Per side: perplexity and i
 mean KL(torch || side) in nats with its standard error over prompts, and the share of positions with
 the same likeliest token. The text is the native runner's own likeliest, so perplexities are low and
 the native runner's is flattered a little.
+
+`--text FILE` keeps the answers, or takes those that are there: weight types of one model are then
+compared on one text. `benchmarks/requantise.py` makes models of other types. `--weights` says how
+the native runner keeps what the checkpoint has not quantised.
 
 `--llama` adds llama.cpp, for GGUF files, through llama-cpp-python. `--partial FILE` keeps what is
 done, a line per prompt, and goes on from there when run again. Progress is on stderr, the last line
@@ -88,24 +93,40 @@ def answers(llm: LLM, rows: Sequence[PromptRow], max_tokens: int) -> Iterator[tu
             yield row, output.prompt_token_ids, output.outputs[0].token_ids
 
 
+def texts(llm: LLM, args: argparse.Namespace) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Read the answers of an earlier run, or make them; yields id, prompt and answer tokens."""
+    if args.text is not None and args.text.exists():
+        for line in args.text.read_text("utf-8").splitlines():
+            yield tuple(json.loads(line))
+        return
+    for row, prompt, answer in answers(
+        llm, interleaved(load_prompts([args.prompts])), args.max_tokens
+    ):
+        if args.text is not None:
+            with args.text.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([row.id, list(prompt), list(answer)]) + "\n")
+        yield row.id, list(prompt), list(answer)
+
+
 def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Score prompts that are not done until there are enough tokens; yields a line per prompt."""
-    native = LLM(args.model, backend="native", threads=args.threads)
+    native = LLM(args.model, backend="native", weights=args.weights, threads=args.threads)
     reference = LLM(args.model, backend="torch", dtype="float32", threads=args.threads)
     sides: dict[str, Score] = {"torch": reference.score_tokens, "native": native.score_tokens}
     if args.llama:
         sides["llama.cpp"] = LlamaScores(args.model, args.threads).score_tokens
     known = {line["id"] for line in done}
-    rows = [row for row in interleaved(load_prompts([args.prompts])) if row.id not in known]
     total = sum(line["tokens"] for line in done)
-    for row, prompt, answer in answers(native, rows, args.max_tokens):
+    for name_of_prompt, prompt, answer in texts(native, args):
         if total >= args.tokens:
             return
+        if name_of_prompt in known:
+            continue
         logits = {name: score(prompt, answer) for name, score in sides.items()}
         scored = {name: sums(logits["torch"], each, answer) for name, each in logits.items()}
         total += len(answer)
-        print(f"{row.id}: {total} of {args.tokens} tokens", file=sys.stderr)
-        yield {"id": row.id, "tokens": len(answer), **scored}
+        print(f"{name_of_prompt}: {total} of {args.tokens} tokens", file=sys.stderr)
+        yield {"id": name_of_prompt, "tokens": len(answer), **scored}
 
 
 def summary(lines: Sequence[dict[str, Any]], side: str) -> dict[str, float]:
@@ -145,11 +166,16 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=80, help="per answer")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--llama", action="store_true", help="measure llama.cpp too")
+    parser.add_argument("--weights", default="bf16", help="bf16, q8 or q4; of unquantised matrices")
+    parser.add_argument(
+        "--text", type=Path, help="answers of an earlier run, or where to keep them"
+    )
     parser.add_argument("--partial", type=Path, help="resume from here")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     setting = {
         "model": Path(args.model).name,
+        "weights": args.weights,
         "max_tokens": args.max_tokens,
         "llama": args.llama,
     }
