@@ -78,9 +78,9 @@ class RequestFailed(RequestError):
     """Failed while running."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Say that `name` is unknown, what is near it, and what there is."""
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
+    """Say that `name`, whatever it is, is unknown, what is near it, and what there is."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {kind} {name!r}; {hint}known: {', '.join(names)}"

@@ -170,3 +170,63 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(tiny: str) -> None:
     assert code == 0
     assert "[stopped]" in seen
     assert "Traceback" not in seen
+
+
+COMMAND = [sys.executable, "-m", "outrider"]
+
+
+@pytest.mark.parametrize("command", [["generate", "hi"], ["models"], ["--help"], ["--version"]])
+def test_a_closed_stdout_is_said(command: list[str]) -> None:
+    """Catches a traceback, and results that land in the next file that is opened."""
+    finished = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert finished.returncode == 2
+    assert finished.stderr == (
+        "outrider: stdout is closed; send it somewhere, for example to a file\n"
+    )
+
+
+def test_a_closed_stderr_leaves_the_results_alone(tiny: str) -> None:
+    """Catches progress that lands among the results, and a traceback nobody sees."""
+    finished = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *COMMAND, "info", tiny],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert finished.returncode == 0
+    assert "llama" in finished.stdout
+    assert "Traceback" not in finished.stdout
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.parametrize(
+    ("argv", "stdin", "says"),
+    [
+        ([], b"hello \xff\xfe\n", "stdin"),
+        (["--system", b"be \xff"], b"", "--system: character 3"),
+    ],
+    ids=["stdin", "system"],
+)
+def test_bytes_that_are_no_text_in_a_chat(
+    argv: list[str | bytes], stdin: bytes, says: str, locale: str, tiny: str
+) -> None:
+    """Catches a traceback out of a conversation."""
+    finished = subprocess.run(
+        [*COMMAND, "chat", "--model", tiny, "--max-tokens", "2", "--dtype", "float32", *argv],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        env={**environment(), "LC_ALL": locale},
+    )
+    err = finished.stderr.decode()
+    assert finished.returncode == 2
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("outrider chat: ")
+    assert says in err.splitlines()[-1]

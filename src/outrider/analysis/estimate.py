@@ -22,6 +22,7 @@ from outrider.analysis.benefit import (
 )
 from outrider.analysis.plots import Panel, Series, figure
 from outrider.analysis.tables import table
+from outrider.core.paths import expanded
 from outrider.core.step_cost import StepCostTable
 from outrider.errors import ConfigError
 from outrider.schedule.cost import StepCost, faults_of
@@ -46,7 +47,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
         ConfigError: There is no such file, or it holds no JSON object.
     """
     try:
-        text = Path(path).expanduser().read_text("utf-8-sig")
+        text = expanded(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
     lines = text.strip().splitlines()
@@ -141,7 +142,7 @@ def read_cost_table(path: str | Path) -> StepCostTable:
         ConfigError: It cannot be read, is damaged, or has a fault that makes it useless.
     """
     try:
-        text = Path(path).expanduser().read_text("utf-8")
+        text = expanded(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
     costs = StepCostTable.from_json(text, str(path))

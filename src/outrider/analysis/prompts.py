@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outrider.core.paths import expanded
 from outrider.errors import ConfigError
 
 
@@ -35,7 +36,7 @@ def load_prompts(paths: Sequence[str | Path], *, limit: int | None = None) -> li
 def _files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for name in paths:
-        path = Path(name).expanduser()
+        path = expanded(name)
         if path.is_dir():
             inside = sorted(path.glob("*.jsonl"))
             if not inside:

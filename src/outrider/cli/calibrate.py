@@ -3,7 +3,6 @@
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import Console
@@ -18,6 +17,7 @@ from outrider.cli.options import (
 )
 from outrider.cli.parsing import integer, number
 from outrider.core.calibration import METHODS
+from outrider.core.paths import expanded
 from outrider.errors import ConfigError
 
 
@@ -105,4 +105,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    Path(path).expanduser().write_text(text, encoding="utf-8")
+    expanded(path).write_text(text, encoding="utf-8")

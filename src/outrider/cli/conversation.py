@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import sys
 
+from outrider.analysis.prompts import require_unicode
 from outrider.cli.console import Console, stoppable
 from outrider.cli.loading import load
 from outrider.cli.options import engine_options, sampling_params, speculative_config
@@ -20,6 +21,7 @@ def run_chat(args: argparse.Namespace) -> int:
     params = sampling_params(args)
     if params.n > 1:
         raise ConfigError("chat gives one answer at a time; leave --n out")
+    require_unicode(args.system or "", "--system")
     speculative = speculative_config(args)
     console = Console(no_color=args.no_color)
     llm = load(args, console, engine_options(args), speculative)
@@ -82,6 +84,8 @@ def _talk(conversation: Conversation) -> None:
             text = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             return
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"stdin is not text in this locale's encoding ({error})") from error
         except KeyboardInterrupt:
             print(file=sys.stderr)
             continue
@@ -92,4 +96,5 @@ def _talk(conversation: Conversation) -> None:
         elif text.startswith("/"):
             print(f"unknown command {text.split()[0]!r}; {HELP}", file=sys.stderr)
         elif text:
+            require_unicode(text, "stdin")
             conversation.ask(text)

@@ -2,10 +2,10 @@
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import Console
+from outrider.core.paths import expanded
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.llm import LLM
 from outrider.models import hub
@@ -58,8 +58,8 @@ def require_drafter(speculative: SpeculativeConfig | None) -> None:
         return
     drafter_factory(speculative.method)
     if speculative.ngram_table is not None:
-        NgramTable.open(Path(speculative.ngram_table).expanduser())
+        NgramTable.open(expanded(speculative.ngram_table))
     if speculative.model is not None and speculative.method == ngram_table.NAME:
-        NgramTable.open(Path(speculative.model).expanduser())
+        NgramTable.open(expanded(speculative.model))
     elif speculative.model is not None:
         hub.resolve(speculative.model)

@@ -62,6 +62,12 @@ def build_parser() -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code."""
+    if sys.stderr is None:
+        # What says nothing useful to nobody must not end up in the results.
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        sys.stderr.write("outrider: stdout is closed; send it somewhere, for example to a file\n")
+        return BAD_USAGE
     args, extra = build_parser().parse_known_args(argv)
     args.parser.refuse_unknown(extra)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -251,7 +251,7 @@ def _from_json(text: str) -> SpeculativeConfig:
     example = '\'{"method": "ngram", "num_speculative_tokens": 4}\''
     try:
         options = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"--speculative-config is not JSON ({error}); write for example {example}"
         ) from error

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import Console
@@ -16,6 +15,7 @@ from outrider.cli.options import (
     speculative_config,
 )
 from outrider.cli.parsing import integer
+from outrider.core.paths import expanded
 from outrider.errors import ConfigError
 
 CHECK_FAILED = 1
@@ -82,4 +82,4 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(path: str | None, text: str) -> None:
     if path is not None:
-        Path(path).expanduser().write_text(text, encoding="utf-8")
+        expanded(path).write_text(text, encoding="utf-8")

@@ -1,12 +1,12 @@
 """`outrider bench regret`: what a traced run would have brought with other verify lengths."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from outrider.cli.console import Console
 from outrider.cli.options import add_output_options
 from outrider.cli.parsing import integer
+from outrider.core.paths import expanded
 from outrider.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     for fault in faults_of(table):
         if fault.is_fatal:
             raise ConfigError(f"{args.cost_table} would mislead: {fault.sentence}")
-    path = Path(args.trace).expanduser()
+    path = expanded(args.trace)
     if not path.is_file():
         raise ConfigError(f"there is no trace {args.trace!r}; check the path")
     with path.open(encoding="utf-8") as lines:

@@ -8,7 +8,6 @@ draft takes c times as long as the rest of a round, tokens per time grow by it i
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
+from outrider.core.paths import expanded
 from outrider.core.request import VerifyRule
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.drafters.blend import (
@@ -271,7 +271,7 @@ def located(options: SpeculativeConfig) -> SpeculativeConfig:
     """
     if options.model is None:
         return options
-    folder = Path(options.model).expanduser()
+    folder = expanded(options.model)
     table, network = folder / TABLE_FILE, folder / NETWORK_FOLDER
     if not network.is_dir():
         if not table.is_file():

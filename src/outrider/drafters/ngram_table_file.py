@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from outrider.core.paths import expanded
 from outrider.errors import (
     CorruptCheckpoint,
     IncompatibleDraft,
@@ -223,7 +224,7 @@ def open_table(path: str, checkpoint: Checkpoint) -> NgramTable:
         ModelError: It is absent, damaged or of another kind.
         IncompatibleDraft: It was counted with another tokenizer.
     """
-    table = NgramTable.open(Path(path).expanduser())
+    table = NgramTable.open(expanded(path))
     header = table.header
     if header.tokenizer != checkpoint.tokenizer.fingerprint:
         raise IncompatibleDraft(

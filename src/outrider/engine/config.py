@@ -1,7 +1,8 @@
 """What the user asked for. Frozen; what the machine makes of it is `resolve.EnginePlan`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from outrider.core.request import VERIFY_RULES, VerifyRule
@@ -19,6 +20,7 @@ WeightFormat = Literal["bf16", "q8", "q4"]
 WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("bf16", "q8", "q4")
 DEFAULT_WEIGHTS: WeightFormat = "bf16"
 MOST_THREADS = 1024
+MOST_TOKENS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +86,16 @@ class EngineConfig:
             ("length policy", self.length_policy, LENGTH_POLICIES),
         )
         for kind, name, known in named:
-            if name is not None and name not in known:
+            if name not in known and not (kind == "dtype" and name is None):
                 raise ConfigError(unknown_name(kind, name, known))
+        for name, fits, wanted in _TYPES:
+            if not fits(getattr(self, name)):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, but it must be {wanted}")
+        self._refuse_sizes()
         if not 0 <= self.length_threshold <= 1:
             raise ConfigError(
                 f"length_threshold is {self.length_threshold}, but it is a probability"
             )
-        optional = ("threads", "kv_cache_tokens", "max_context_len")
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", *optional):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name} is {value!r}, but it must be an integer of 1 or more")
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ConfigError(f"threads is {self.threads}, but it must be {MOST_THREADS} or less")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -102,3 +103,47 @@ class EngineConfig:
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of the "
                 f"{self.max_num_seqs} requests of max_num_seqs needs one token per step"
             )
+
+    def _refuse_sizes(self) -> None:
+        optional = ("threads", "kv_cache_tokens", "max_context_len")
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", *optional):
+            value = getattr(self, name)
+            if name in optional and value is None:
+                continue
+            if not _is_integer(value) or value < 1:
+                raise ConfigError(f"{name} is {value!r}, but it must be an integer of 1 or more")
+            if value > MOST_TOKENS:
+                raise ConfigError(f"{name} is {value}, but it must be {MOST_TOKENS} or less")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | Path)
+
+
+def _is_path_or_none(value: object) -> bool:
+    return value is None or _is_path(value)
+
+
+_TYPES: tuple[tuple[str, Callable[[object], bool], str], ...] = (
+    ("model", _is_path, "a name or a path"),
+    ("device", lambda value: isinstance(value, str), "the name of a torch device"),
+    ("length_threshold", _is_number, "a number"),
+    ("cost_table", _is_path_or_none, "a path"),
+    ("calibration", _is_path_or_none, "a path"),
+    ("trace", _is_path_or_none, "a path"),
+    ("prefix_caching", _is_flag, "true or false"),
+    ("is_checked", _is_flag, "true or false"),
+    ("seed", _is_integer, "an integer"),
+)

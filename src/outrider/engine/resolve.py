@@ -81,9 +81,14 @@ def resolve(
 
 
 def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) -> Engine:
-    """Put the engine together around loaded weights; `drafter` stands in for the config's."""
+    """Put the engine together around loaded weights; `drafter` stands in for the config's.
+
+    Raises:
+        ConfigError: The KV cache does not fit into memory, or the drafter cannot be used.
+        ModelError: The drafter's checkpoint cannot be used.
+    """
     config, spec = plan.config, plan.checkpoint.spec
-    target = model.new_target(plan.num_kv_blocks, config.block_size)
+    target = _target(plan, model)
     drafter = drafter or _drafter(plan, model)
     decided = _scheduling(plan, model, drafter)
     return Engine(
@@ -105,6 +110,17 @@ def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) 
             on_step=_tracer(plan, drafter),
         )
     )
+
+
+def _target(plan: EnginePlan, model: LoadedModel) -> ScoringTarget:
+    block_size = plan.config.block_size
+    try:
+        return model.new_target(plan.num_kv_blocks, block_size)
+    except (RuntimeError, MemoryError) as error:  # Torch says it with the first.
+        raise ConfigError(
+            f"a KV cache of {plan.num_kv_blocks * block_size} tokens does not fit into memory; "
+            "lower kv_cache_tokens"
+        ) from error
 
 
 def _tracer(plan: EnginePlan, drafter: Drafter | None) -> TraceWriter | None:

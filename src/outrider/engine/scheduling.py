@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from outrider.core.calibration import Calibration
+from outrider.core.paths import expanded
 from outrider.core.step_cost import BatchTimings, MeasuredOn, StepCostTable
 from outrider.engine.config import EngineConfig
 from outrider.errors import ConfigError
@@ -175,6 +176,6 @@ def read_text(path: str) -> str:
         ConfigError: It cannot be read.
     """
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        return expanded(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); check the path") from error

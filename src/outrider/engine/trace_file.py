@@ -1,7 +1,6 @@
 """Writes traces, a line per step, so that a run that is killed leaves what it did."""
 
-from pathlib import Path
-
+from outrider.core.paths import expanded
 from outrider.core.trace import TraceHeader
 from outrider.engine.report import StepReport
 from outrider.errors import ConfigError
@@ -16,7 +15,7 @@ class TraceWriter:
         Raises:
             ConfigError: The file cannot be written.
         """
-        self._path = Path(path).expanduser()
+        self._path = expanded(path)
         try:
             self._path.write_text(header.to_line() + "\n", encoding="utf-8")
         except OSError as error:

@@ -38,6 +38,11 @@ class ChatTemplate:
                 f"the checkpoint's chat template does not compile, line {error.lineno}: "
                 f"{error.message}; pass a plain prompt instead of messages"
             ) from error
+        except Exception as error:
+            raise UnsupportedModel(
+                f"the checkpoint's chat template does not compile ({_named(error)}); "
+                "pass a plain prompt instead of messages"
+            ) from error
 
     def render(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any
@@ -56,11 +61,16 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **{"tools": None, "documents": None, **self._special_tokens, **extra},
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except Exception as error:
             raise RequestRejected(
-                f"the chat template cannot render these messages: {error}; "
+                f"the chat template cannot render these messages: {_named(error)}; "
                 "each message needs a role and a content the template knows"
             ) from error
+
+
+def _named(error: Exception) -> str:
+    """The template's own words, and the kind of what it did not mean to say."""
+    return str(error) if isinstance(error, jinja2.TemplateError) else repr(error)
 
 
 class _GenerationBlock(Extension):

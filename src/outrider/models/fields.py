@@ -114,7 +114,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         parsed = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"{path} is not valid JSON ({error}); download it again") from error
     if not isinstance(parsed, dict):
         raise CorruptCheckpoint(f"{path} holds {type(parsed).__name__}, expected a JSON object")

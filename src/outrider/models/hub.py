@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.core.paths import expanded
 from outrider.errors import ConfigError, CorruptCheckpoint, ModelNotFound, unknown_name
 
 Progress = Callable[[str], None]
@@ -78,9 +79,9 @@ def cache_dir() -> Path:
     """`$OUTRIDER_CACHE`, else `$XDG_CACHE_HOME/outrider`, else `~/.cache/outrider`."""
     own = os.environ.get("OUTRIDER_CACHE")
     if own:
-        return Path(own).expanduser()
+        return expanded(own)
     shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared).expanduser() if shared else Path.home() / ".cache") / "outrider"
+    return (expanded(shared) if shared else Path.home() / ".cache") / "outrider"
 
 
 def resolve(name_or_path: str | Path) -> Path:
@@ -100,7 +101,7 @@ def resolve(name_or_path: str | Path) -> Path:
         return path
     if not name:
         raise ModelNotFound(f"the model's name is empty; known: {', '.join(BUILT_IN)}")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
     if path.is_file():

@@ -112,6 +112,8 @@ class ModelSpec:
                 raise CorruptCheckpoint(
                     f"{name} is {getattr(self, name)}, outside 1 to {_LARGEST_SIZE}"
                 )
+        if not 0 < self.norm_eps < 1:
+            raise CorruptCheckpoint(f"norm_eps is {self.norm_eps}, outside 0 to 1")
         if self.num_layers > _MOST_LAYERS:
             raise CorruptCheckpoint(f"num_layers is {self.num_layers}, above {_MOST_LAYERS}")
         if self.num_heads % self.num_kv_heads:

@@ -12,7 +12,7 @@ import tokenizers
 from outrider.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from outrider.models import bpe
 from outrider.models.chat_template import ChatTemplate, Message
-from outrider.models.fields import read_json
+from outrider.models.fields import Fields, read_json
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -96,7 +96,7 @@ class Tokenizer:
             special_tokens=texts,
             add_bos=bpe.adds_bos_by_default(metadata) if add_bos is None else bool(add_bos),
             add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token")),
-            chat_template=metadata.get("tokenizer.chat_template"),
+            chat_template=_text_or_none(metadata, "tokenizer.chat_template"),
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -189,12 +189,28 @@ def _special_texts(config: Mapping[str, Any]) -> dict[str, str]:
 def _template_of(directory: Path, config: Mapping[str, Any]) -> str | None:
     path = directory / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptCheckpoint(
+                f"{path} is not UTF-8 text ({error}); download it again"
+            ) from error
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, dict)]
+        defaults = [entry.get("template") for entry in named if entry.get("name") == "default"]
+        template = defaults[0] if defaults else None
+    if template is not None and not isinstance(template, str):
+        raise CorruptCheckpoint(
+            f"the chat_template of {directory} is {type(template).__name__}, expected text; "
+            "download it again"
+        )
     return template
+
+
+def _text_or_none(metadata: Mapping[str, Any], key: str) -> str | None:
+    fields = Fields(metadata)
+    return fields.text(key) if fields.has(key) else None
 
 
 def _converted(path: Path, kind: str) -> tokenizers.Tokenizer:

@@ -26,6 +26,7 @@ _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt"})
 _MAX_LISTED = 20
+_NUMBERS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
 class TensorSource(Protocol):
@@ -173,13 +174,14 @@ class SafetensorsSource:
         """Write one tensor into `out`.
 
         Raises:
-            UnsupportedModel: it does not hold floating point numbers.
+            UnsupportedModel: it does not hold plain floating point numbers.
         """
         handle, _ = self._slices[name]
         tensor: Tensor = handle.get_tensor(name)
-        if not tensor.is_floating_point():
+        # Eight-bit floats mean nothing without scales, which lie elsewhere.
+        if tensor.dtype not in _NUMBERS:
             raise UnsupportedModel(
-                f"tensor {name} holds {tensor.dtype}, not floating point numbers; "
+                f"tensor {name} holds {tensor.dtype}, not plain floating point numbers; "
                 "use the unquantised checkpoint or a GGUF of the same model"
             )
         out.copy_(tensor)

@@ -111,6 +111,7 @@ def test_speculation_can_be_said_in_short_and_in_json(
             ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": "x"}'],
             "not an integer",
         ),
+        (["--speculative-config", "[" * 100_000], "is not JSON"),
         (["--speculative-config", '{"method": "ngram"}', "--draft-len", "2"], "leave --draft-len"),
     ],
 )

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from outrider.core.request import SamplingParams
+from outrider.engine.backend import ScoringTarget
 from outrider.engine.config import EngineConfig
 from outrider.engine.llm import LLM
-from outrider.engine.resolve import resolve
+from outrider.engine.resolve import build, resolve
 from outrider.errors import CapacityError, ConfigError, RequestRejected
 from outrider.models.spec import RopeSpec
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
@@ -38,6 +40,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         ({"kv_cache_tokens": -1}, "kv_cache_tokens is -1"),
         ({"max_context_len": 0}, "max_context_len is 0"),
         ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, "needs one token per step"),
+        ({"dtype": torch.float32}, "unknown dtype torch.float32; did you mean 'float32'"),
+        ({"dtype": 32}, "unknown dtype 32"),
+        ({"backend": None}, "unknown backend None; known: auto"),
+        ({"verify_rule": ["matching"]}, "unknown verify rule"),
+        ({"block_size": True}, "block_size is True"),
+        ({"block_size": None}, "block_size is None"),
+        ({"max_num_seqs": 1.5}, "max_num_seqs is 1.5"),
+        ({"kv_cache_tokens": 1 << 60}, "kv_cache_tokens is 1152921504606846976, but it must be"),
+        ({"device": None}, "device is None, but it must be the name of a torch device"),
+        ({"prefix_caching": "no"}, "prefix_caching is 'no', but it must be true or false"),
+        ({"seed": "x"}, "seed is 'x', but it must be an integer"),
+        ({"length_threshold": "half"}, "length_threshold is 'half'"),
+        ({"trace": 3}, "trace is 3, but it must be a path"),
+        ({"model": None}, "model is None, but it must be a name or a path"),
     ],
     ids=str,
 )
@@ -127,3 +143,19 @@ def test_forms_of_prompts(llm: LLM) -> None:
     outputs = [text, ids, *both]
     assert len({tuple(each.outputs[0].token_ids) for each in outputs}) == 1
     assert llm.generate([], params) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't allocate memory"), MemoryError()])
+def test_a_cache_that_memory_cannot_hold(error: Exception, model: str) -> None:
+    """Catches an error of the allocator's own, after all weights were read."""
+
+    class Full:
+        def new_target(self, num_blocks: int, block_size: int) -> ScoringTarget:
+            raise error
+
+        def new_block_runner(self, drafter: Any, num_blocks: int, block_size: int) -> Any:
+            raise AssertionError("nothing drafts")
+
+    plan = resolve(EngineConfig(model=model, kv_cache_tokens=1 << 30))
+    with pytest.raises(ConfigError, match="1073741824 tokens does not fit into memory; lower kv"):
+        build(plan, Full())

@@ -51,6 +51,9 @@ def test_extra_values_reach_the_template() -> None:
         "{{ missing.attribute }}",
         "{{ 'x' | tojson(nonsense=1) }}",
         "{{ messages[7]['role'] }}",
+        "{{ 1 / (messages | length - 1) }}",
+        "{{ [][0] }}{{ 10 ** 400 * 1.0 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
 def test_template_errors_are_the_requests(source: str) -> None:
@@ -78,3 +81,9 @@ def test_invalid_template_is_unsupported() -> None:
     """Catches a syntax error surfacing in the middle of a request."""
     with pytest.raises(UnsupportedModel, match="line 2"):
         ChatTemplate("a\n{% if %}", {})
+
+
+def test_a_template_too_deep_to_compile_is_unsupported() -> None:
+    """Catches a recursion limit reported as a fault of this program."""
+    with pytest.raises(UnsupportedModel, match="does not compile"):
+        ChatTemplate("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", {})

@@ -113,6 +113,8 @@ def test_what_is_not_implemented_is_refused(changes: dict[str, Any], named: str)
         {"head_dim": 15},
         {"rms_norm_eps": "small"},
         {"rms_norm_eps": float("nan")},
+        {"rms_norm_eps": -1},
+        {"rms_norm_eps": 0.0},
         {"rope_theta": 0.0},
         {"rope_scaling": "linear"},
         {"rope_scaling": {"type": "linear", "factor": 0}},

@@ -145,6 +145,8 @@ def test_paths_resolve_to_themselves(tmp_path: Path) -> None:
         ("missing.gguf", "check the path"),
         ("some/where/missing.gguf", "check the path"),
         ("./no/such/dir", "check the path"),
+        ("~nosuchuser/model", "check the path"),
+        ("~nosuchuser/model.gguf", "check the path"),
         ("", "empty"),
     ],
 )

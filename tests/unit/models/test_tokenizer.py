@@ -198,3 +198,34 @@ def test_unknown_pre_tokenizer_is_named() -> None:
     """Catches text split by a pattern that the model was not trained with."""
     with pytest.raises(UnsupportedModel, match=r"'tekken'.*qwen2"):
         bpe.build(vocabulary("tekken"))
+
+
+@pytest.mark.parametrize("template", [5, {"a": "b"}, [{"name": "default", "template": 5}], True])
+def test_templates_of_other_types_are_damage(template: object, folder: Path) -> None:
+    """Catches a template that only fails when a conversation begins."""
+    config = {"chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(CorruptCheckpoint, match="chat_template"):
+        Tokenizer.from_directory(folder)
+
+
+@pytest.mark.parametrize("template", [[], [5], [{"name": "tool_use", "template": "x"}], [{}]])
+def test_lists_without_a_default_template_are_none(template: object, folder: Path) -> None:
+    """Catches a KeyError where the checkpoint names other templates only."""
+    config = {"chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.from_directory(folder).chat_template is None
+
+
+def test_a_template_file_of_other_bytes_is_damage(folder: Path) -> None:
+    """Catches a decoding error of Python's own."""
+    (folder / "chat_template.jinja").write_bytes(b"{{ '\xff\xfe' }}")
+    with pytest.raises(CorruptCheckpoint, match=r"chat_template\.jinja is not UTF-8"):
+        Tokenizer.from_directory(folder)
+
+
+def test_a_gguf_template_of_another_type_is_damage() -> None:
+    """Catches a number handed to the template engine."""
+    values = vocabulary("qwen2") | {"tokenizer.chat_template": 5}
+    with pytest.raises(CorruptCheckpoint, match="chat_template"):
+        Tokenizer.from_gguf(Path("x.gguf"), values)

@@ -137,11 +137,13 @@ def test_truncated_file_is_corrupt(share: float, folder: Path) -> None:
         load(folder)
 
 
-def test_whole_numbers_are_refused(folder: Path) -> None:
-    """Catches packed quantised weights cast to floats."""
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_numbers_that_need_scales_are_refused(kind: str, folder: Path) -> None:
+    """Catches packed or scaled weights cast to floats as they are."""
     name = "model.layers.0.mlp.up_proj.weight"
-    edit(folder, lambda tensors: tensors.update({name: torch.ones(64, 32, dtype=torch.int8)}))
-    with pytest.raises(UnsupportedModel, match="int8"):
+    packed = torch.ones(64, 32).to(getattr(torch, kind))
+    edit(folder, lambda tensors: tensors.update({name: packed}))
+    with pytest.raises(UnsupportedModel, match=kind):
         load(folder)
 
 
@@ -167,6 +169,9 @@ def test_broken_config_is_corrupt(folder: Path) -> None:
     """Catches a JSON error of Python's own."""
     (folder / "config.json").write_text('{"model_type": "qwen3"')
     with pytest.raises(CorruptCheckpoint, match=r"config\.json"):
+        open_checkpoint(folder)
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CorruptCheckpoint, match=r"config\.json is not valid JSON"):
         open_checkpoint(folder)
     (folder / "config.json").write_text("[]")
     with pytest.raises(CorruptCheckpoint, match="JSON object"):
