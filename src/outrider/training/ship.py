@@ -81,7 +81,7 @@ def ship(place: Path, parcel: Parcel) -> Path:
     if parcel.table is not None:
         path = parcel.table / TABLE if parcel.table.is_dir() else parcel.table
         table = open_table(str(path), parcel.target)
-        shutil.copyfile(path, folder / TABLE)
+        _copy_whole(path, folder / TABLE)
     config = speculative_options(parcel, provenance or {})
     manifest = {
         "version": VERSION,
@@ -115,6 +115,13 @@ def ship(place: Path, parcel: Parcel) -> Path:
         if path.is_file():
             path.chmod(_READABLE)
     return folder
+
+
+def _copy_whole(source: Path, path: Path) -> None:
+    """Put a copy in place at once: an engine that has mapped the old file keeps it."""
+    unfinished = path.with_name(path.name + ".part")
+    shutil.copyfile(source, unfinished)
+    unfinished.replace(path)
 
 
 def data_facts(directory: Path) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """What is shipped can be found, read and understood, and says nothing of where it was made."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,17 @@ def test_the_card_says_what_a_reader_asks(
         "| without looping outputs | 8 |",
     ):
         assert words in card, (words, card)
+
+
+def test_a_table_in_use_survives_the_next_shipping(
+    tmp_path: Path, target: Checkpoint, table: Path
+) -> None:
+    """Catches a table rewritten under an engine that has mapped it."""
+    parcel = Parcel(name="tiny", target=target, table=table, options=OPTIONS)
+    path = ship(tmp_path / "drafts", parcel) / "ngram-table.safetensors"
+    with path.open("rb") as in_use:
+        ship(tmp_path / "drafts", parcel)
+        assert path.stat().st_ino != os.fstat(in_use.fileno()).st_ino
 
 
 def test_a_damaged_data_set_is_named(tmp_path: Path) -> None:
