@@ -46,23 +46,39 @@ def target(checkpoint: Checkpoint, threads: int) -> "NativeTarget":
     return NativeTarget(model, num_blocks=BLOCKS, block_size=16)
 
 
-def test_logits_are_close(checkpoint: Checkpoint) -> None:
-    """Catches rounding that costs more than the int8 activations should."""
-    tokens = checkpoint.tokenizer.encode(TEXT)
+def logits_of_torch(checkpoint: Checkpoint, tokens: list[int]) -> torch.Tensor:
     decoder = checkpoint.load_decoder(torch.float32)
     with torch.inference_mode():
         hidden, _ = decoder(
             torch.tensor(tokens), torch.arange(len(tokens)), FullCausal([len(tokens)])
         )
-        expected = decoder.logits(hidden).log_softmax(-1)
+        return decoder.logits(hidden).log_softmax(-1)
+
+
+def test_logits_are_close(checkpoint: Checkpoint) -> None:
+    """Catches rounding that costs more than the int8 activations should."""
+    tokens = checkpoint.tokenizer.encode(TEXT)
+    expected = logits_of_torch(checkpoint, tokens)
     span = span_of(tokens, 0, range(BLOCKS), len(tokens))
     found = target(checkpoint, 2).score_spans([span]).logits.log_softmax(-1)
     divergence = (expected.exp() * (expected - found)).sum(-1).mean()
     chosen = expected.gather(1, found.argmax(-1, keepdim=True))[:, 0]
-    missed = expected.max(-1).values - chosen
     assert float(divergence) < 0.01
-    assert float((missed == 0).double().mean()) > 0.9
-    assert float(missed.max()) < 0.5  # Where another token wins, it was almost as good.
+    assert float((expected.max(-1).values - chosen).max()) < 0.5, "not almost as good"
+
+
+def test_the_likeliest_tokens_are_those_of_torch(checkpoint: Checkpoint) -> None:
+    """On the model's own text, where accuracy is promised; other text has more near ties."""
+    native = target(checkpoint, 2)
+    tokens = checkpoint.tokenizer.encode_chat([{"role": "user", "content": TEXT}])
+    prompt_len, cached = len(tokens), 0
+    while len(tokens) < prompt_len + 160:
+        span = span_of(tokens[cached:], cached, range(BLOCKS), 1)
+        cached = len(tokens)
+        tokens.append(int(native.score_spans([span]).logits[0].argmax()))
+    expected = logits_of_torch(checkpoint, tokens)[prompt_len - 1 : -1]
+    own = torch.tensor(tokens[prompt_len:])
+    assert float((expected.argmax(-1) == own).double().mean()) > 0.95
 
 
 def test_it_goes_on(checkpoint: Checkpoint) -> None:
