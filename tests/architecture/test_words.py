@@ -1,4 +1,4 @@
-"""Nothing in the repository mentions the machine it was written on, or a tracker."""
+"""No file mentions the machine it was written on or a tracker, and no merge is half done."""
 
 import re
 from pathlib import Path
@@ -15,6 +15,7 @@ FORBIDDEN: Final = {
     "registry host": re.compile(
         r"[p]ypi\.org|[p]ythonhosted|[r]egistry\.npmjs|[d]eb\.debian|download\.[p]ytorch", re.I
     ),
+    "merge left undone": re.compile(r"^(?:[<]{7}|[>]{7}|[|]{7})(?: |$)"),
     "tracker reference": re.compile(r"\b[i]ssues?\s*#\s*\d|\b[i]ssues\s+show\b", re.I),
 }
 
@@ -48,7 +49,13 @@ def test_no_file_mentions_the_workplace() -> None:
 def test_the_patterns_find_what_they_are_for() -> None:
     """Catches a pattern that was edited into matching nothing, or into matching everything."""
     slash = "/"
-    for bad in (f"see {slash}work/a", f"({slash}tmp/x)", "is" + "sue #12", "py" + "pi.org"):
+    for bad in (
+        f"see {slash}work/a",
+        f"({slash}tmp/x)",
+        "is" + "sue #12",
+        "py" + "pi.org",
+        "<" * 7 + " HEAD",
+    ):
         assert findings(bad), bad
     for good in ("https://a.b/home/x", "../work/", "an issue of 3 requests", "#define tmp"):
         assert not findings(good), good
