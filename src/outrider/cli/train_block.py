@@ -95,7 +95,9 @@ def run_block(args: argparse.Namespace) -> int:
     """Train, and print the held-out acceptance at the end."""
     import torch
 
+    from outrider.cli.train_curve import write_curve
     from outrider.models.checkpoint import open_checkpoint
+    from outrider.training.checkpoint import METRICS_FILE
     from outrider.training.run import resume_run, start_run
 
     console = Console(no_color=args.no_color)
@@ -124,6 +126,8 @@ def run_block(args: argparse.Namespace) -> int:
     console.say(
         f"{args.output}/best: acceptance length {trainer.progress.best:.2f} on held-out documents"
     )
+    if (curve := write_curve(args.output / METRICS_FILE)) is not None:
+        console.say(f"{curve}: loss and acceptance")
     if args.json:
         console.print_json(record)
     if trainer.stop_asked:
