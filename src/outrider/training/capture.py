@@ -1,8 +1,9 @@
 """Features of given documents, by reading them: one forward over all tokens, nothing generated."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from outrider.core.ids import BlockId
 from outrider.engine.llm import LLM
@@ -73,6 +74,20 @@ def capture(
             assert scored is not None, "the target was not asked for features"
             features.append(scored.to(torch.bfloat16))
         yield from torch.cat(features).split([len(document) for document in batch])
+
+
+def reading(llm: LLM, taps: Taps) -> Callable[[Tensor], Hidden]:
+    """Make a function that computes one document's features as a shard would keep them.
+
+    The row of the last token is zero: it is a label, which the target never read.
+    """
+
+    def features_of(tokens: Tensor) -> Hidden:
+        [features] = capture(llm, [tokens.tolist()], taps)
+        features[-1] = 0
+        return features
+
+    return features_of
 
 
 def _batches(

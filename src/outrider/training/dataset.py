@@ -8,7 +8,7 @@ tap order, the last of them the target's last layer before its final norm), besi
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from outrider.training.documents import is_held_out
 MANIFEST_FILE = "manifest.json"
 
 _SHARD_PATTERN = "shard-*.safetensors"
+
+FeaturesOf = Callable[[Int[Tensor, " tokens"]], Float[Tensor, "tokens taps_hidden"]]
+"""Reads a document with the target, for data sets that name layers but keep no features."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,13 +57,17 @@ class DocumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a data set says of itself. `hash` is of the manifest file's bytes."""
+    """What a data set says of itself. `hash` is of the manifest file's bytes.
+
+    `features` says whether they were kept; otherwise they are computed from the tokens.
+    """
 
     target: str
     target_hash: str
     tap_layers: tuple[int, ...]
     hidden_size: int
     vocab_size: int
+    features: bool
     hash: str
 
 
@@ -69,17 +76,17 @@ def read_manifest(directory: Path) -> Manifest:
 
     Raises:
         ModelNotFound: there is none.
-        ConfigError: it is of another kind, or the data set has no features.
+        ConfigError: it is of another kind.
     """
     path = directory / MANIFEST_FILE
     if not path.is_file():
         raise ModelNotFound(f"{directory} has no {MANIFEST_FILE}, so it is not a training data set")
     content: dict[str, Any] = read_json(path)
     try:
-        if content["version"] != 1 or not content["features"]:
+        if content["version"] != 1:
             raise ConfigError(
-                f"{path} has version {content['version']} and features {content['features']}; "
-                "training reads version 1 with features: generate the data with them"
+                f"{path} has version {content['version']}, but training reads version 1: generate "
+                "the data again"
             )
         return Manifest(
             target=content["target"],
@@ -87,6 +94,7 @@ def read_manifest(directory: Path) -> Manifest:
             tap_layers=tuple(content["tap_layers"]),
             hidden_size=content["hidden_size"],
             vocab_size=content["vocab_size"],
+            features=content["features"],
             hash=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
     except KeyError as error:
@@ -144,19 +152,24 @@ def open_shard(path: Path) -> Any:
 class DocumentReader:
     """Reads documents; shards stay open, and only the asked rows are read from them."""
 
-    def __init__(self) -> None:
-        """Open nothing yet."""
+    def __init__(self, features_of: FeaturesOf | None = None) -> None:
+        """Open nothing yet; features come from the shards, or else from `features_of`."""
+        self._features_of = features_of
         self._shards: dict[Path, Any] = {}
 
     def read(self, info: DocumentInfo) -> FeaturedDocument:
         """Read one document."""
         if info.shard not in self._shards:
-            file = open_shard(info.shard)
-            self._shards[info.shard] = tuple(
-                file.get_slice(name) for name in ("tokens", "loss_mask", "features")
-            )
-        tokens, mask, features = (part[info.start : info.end] for part in self._shards[info.shard])
-        return FeaturedDocument(tokens.to(torch.int64), mask.to(torch.bool), features)
+            self._shards[info.shard] = open_shard(info.shard)
+        file = self._shards[info.shard]
+
+        def rows(name: str) -> Tensor:
+            part: Tensor = file.get_slice(name)[info.start : info.end]
+            return part
+
+        tokens = rows("tokens").to(torch.int64)
+        features = self._features_of(tokens) if self._features_of else rows("features")
+        return FeaturedDocument(tokens, rows("loss_mask").to(torch.bool), features)
 
 
 def token_counts(shards: Sequence[Path], vocab_size: int) -> Int[Tensor, " vocab"]:

@@ -25,6 +25,7 @@ from outrider.training.checkpoint import (
     save_drafter,
     save_state,
 )
+from outrider.training.dataset import FeaturesOf
 from outrider.training.forward import BatchLoss, Trainee, batch_loss
 from outrider.training.objectives import CE, L1, OVERLAP, ObjectiveConfig
 from outrider.training.optim import OptimConfig, Optimizer, schedule
@@ -78,8 +79,12 @@ class Trainer:
         run: Path,
         config: LoopConfig,
         provenance: Provenance,
+        features_of: FeaturesOf | None = None,
     ) -> None:
-        """Prepare a fresh run; `resume` continues an older one."""
+        """Prepare a fresh run; `resume` continues an older one.
+
+        `features_of` reads documents with the target where the data keep no features.
+        """
         self.network, self.config = trainee.network, config
         self.progress = Progress()
         self.stop_asked = False
@@ -87,7 +92,8 @@ class Trainer:
         if self.network.markov_head is not None:
             self.network.markov_head.markov_w1.sparse = True
         self._optimizer = Optimizer(self.network.named_parameters(), config.optim)
-        self._sampler = Sampler(data, config.sampler, Cursor())
+        self._features_of = features_of
+        self._sampler = Sampler(data, config.sampler, Cursor(), features_of)
         self._log_rest: dict[int, Tensor] = {}
         self._recent: deque[Metrics] = deque(maxlen=_LOG_STEPS)
 
@@ -102,7 +108,8 @@ class Trainer:
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
-        self._sampler = Sampler(self._data, self.config.sampler, Cursor(**state["cursor"]))
+        cursor = Cursor(**state["cursor"])
+        self._sampler = Sampler(self._data, self.config.sampler, cursor, self._features_of)
 
     def run(self, watch: Watch) -> Acceptance:
         """Train to the end, or until `stop_asked`; a checkpoint is written in both cases.

@@ -7,9 +7,11 @@ from typing import Any, Literal
 import torch
 
 from outrider.drafters.block.checkpoint import load_checkpoint, require_target
+from outrider.engine.llm import LLM
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.fingerprint import target_hash
+from outrider.training.capture import reading
 from outrider.training.checkpoint import LAST, Provenance, source_commit
 from outrider.training.dataset import read_manifest
 from outrider.training.forward import Trainee
@@ -87,16 +89,20 @@ def resume_run(
 def _trainer(
     model: str, found_hash: str, data: Path, run: Path, options: RunOptions, trainee: Trainee
 ) -> Trainer:
+    manifest = read_manifest(data)
     provenance = Provenance(
         target=model,
         target_hash=found_hash,
         data=str(data),
-        data_hash=read_manifest(data).hash,
+        data_hash=manifest.hash,
         method=options.method,
         options={"network": asdict(options.network), "loop": asdict(options.loop)},
         commit=source_commit(),
     )
-    return Trainer(trainee, data, run, options.loop, provenance)
+    features_of = None
+    if not manifest.features:
+        features_of = reading(LLM(model, prefix_caching=False), manifest.tap_layers)
+    return Trainer(trainee, data, run, options.loop, provenance, features_of)
 
 
 def _of(options: RunOptions) -> Any | None:

@@ -14,6 +14,7 @@ from outrider.training.dataset import (
     DocumentInfo,
     DocumentReader,
     FeaturedDocument,
+    FeaturesOf,
     list_documents,
     list_shards,
 )
@@ -50,8 +51,14 @@ class Cursor:
 class Sampler:
     """An endless stream of batches. Shards that appear while training join at the next epoch."""
 
-    def __init__(self, directory: Path, config: SamplerConfig, cursor: Cursor) -> None:
-        """Start at the cursor, which then moves.
+    def __init__(
+        self,
+        directory: Path,
+        config: SamplerConfig,
+        cursor: Cursor,
+        features_of: FeaturesOf | None = None,
+    ) -> None:
+        """Start at the cursor, which then moves; `features_of` where shards have no features.
 
         Raises:
             ConfigError: the directory has no finished shard, or fewer than the cursor names.
@@ -59,7 +66,7 @@ class Sampler:
         self.cursor = cursor
         self._directory = directory
         self._config = config
-        self._reader = DocumentReader()
+        self._reader = DocumentReader(features_of)
         shards = list_shards(directory)
         if not shards or len(shards) < cursor.num_shards:
             raise ConfigError(

@@ -135,8 +135,10 @@ def test_a_sampler_goes_on_at_its_cursor(tmp_path: Path) -> None:
 def test_directories_without_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match=r"manifest\.json"):
         read_manifest(tmp_path)
-    write_shards(tmp_path, [random_document(12, 3, 0)], per_shard=1, features=False)
-    with pytest.raises(ConfigError, match="features False"):
+    write_shards(tmp_path, [random_document(12, 3, 0)], per_shard=1)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 2}))
+    with pytest.raises(ConfigError, match="has version 2"):
         read_manifest(tmp_path)
     (tmp_path / "shard-00000.jsonl").unlink()
     with pytest.raises(ConfigError, match="0 finished shards"):
