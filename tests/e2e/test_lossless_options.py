@@ -86,7 +86,10 @@ settings = pytest.mark.parametrize(
         GREEDY,
         ALL_AT_ONCE,
     ],
-    ids=lambda setting: "-".join(f"{k}={v}" for k, v in setting.items())[:60],
+    # No function's repr: with its address in them the ids would differ from run to run.
+    ids=lambda setting: "-".join(
+        f"{name}={getattr(value, '__name__', value)}" for name, value in setting.items()
+    )[:60],
 )
 
 
