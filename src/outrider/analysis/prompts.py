@@ -28,12 +28,17 @@ def load_prompts(paths: Sequence[str | Path], *, limit: int | None = None) -> li
         ConfigError: A file is missing, empty, or has a line that is not a prompt.
     """
     rows: list[PromptRow] = []
-    for path in _files(paths):
+    for path in prompt_files(paths):
         rows += _read(path)[:limit]
     return rows
 
 
-def _files(paths: Iterable[str | Path]) -> list[Path]:
+def prompt_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Give the files; a directory stands for all `*.jsonl` in it.
+
+    Raises:
+        ConfigError: One is missing.
+    """
     files: list[Path] = []
     for name in paths:
         path = expanded(name)

@@ -1,8 +1,10 @@
-"""`outrider bench`: how fast, paired against plain decoding."""
+"""`outrider bench`: how fast, in this process or over the network."""
 
 import argparse
 from typing import Any
 
+from outrider.cli.bench_compare import add_compare
+from outrider.cli.bench_serve import add_serve
 from outrider.cli.inputs import add_prompt_set_options
 from outrider.cli.options import add_model_options, add_output_options, add_speculation_options
 from outrider.cli.parsing import CommandParser, integer, number
@@ -11,12 +13,16 @@ from outrider.cli.regret import add_regret
 
 def add(commands: Any) -> None:
     """Add the command and its sub-commands to the parser."""
-    parser = commands.add_parser("bench", help="measure speed against plain decoding")
+    parser = commands.add_parser(
+        "bench", help="measure speed, here or of a server; compare results"
+    )
     parser.set_defaults(parser=parser)
     kinds = parser.add_subparsers(
         metavar="KIND", dest="kind", required=True, parser_class=CommandParser
     )
     add_run(kinds)
+    add_serve(kinds)
+    add_compare(kinds)
     add_regret(kinds)
 
 
