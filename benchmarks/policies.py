@@ -30,7 +30,8 @@ from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
 from outrider.core.step_cost import StepCostTable
-from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.continuation import continuation_seed
+from outrider.engine.llm import LLM
 from outrider.engine.report import StepReport
 from outrider.engine.scheduling import read_text
 from outrider.schedule.cost import StepCost

@@ -11,8 +11,9 @@ from outrider.core.ids import RequestId
 from outrider.core.outcome import FinishReason, Origin
 from outrider.core.request import Request, SamplingParams, VerifyRule
 from outrider.drafters.base import Drafter
+from outrider.engine.continuation import continuation_seed
 from outrider.engine.engine import Engine
-from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.llm import LLM
 from outrider.errors import ConfigError, RequestRejected
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.models.checkpoint import open_checkpoint

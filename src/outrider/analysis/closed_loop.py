@@ -12,7 +12,8 @@ from outrider.core.outcome import FinishReason
 from outrider.core.request import Request, SamplingParams
 from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence as Tokens
-from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.continuation import continuation_seed
+from outrider.engine.llm import LLM
 from outrider.engine.report import Delta
 from outrider.errors import ConfigError, RequestError, RequestFailed, RequestRejected
 

@@ -33,7 +33,8 @@ from torch import Tensor
 from outrider.analysis.closed_loop import Completed, Job
 from outrider.analysis.numbers import finite
 from outrider.engine.backend import EXACT
-from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.continuation import continuation_seed
+from outrider.engine.llm import LLM
 from outrider.sampling.noise import Purpose, gumbel
 from outrider.sampling.warp import Context, warp
 from outrider.tensor.shapes import LogitRow

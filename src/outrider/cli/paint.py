@@ -1,12 +1,11 @@
-"""Which characters of a streamed text came from an accepted draft, and from whose."""
+"""Streamed text in colours that say which drafter a token came from."""
 
-from collections.abc import Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from outrider.cli.console import ACCEPTED_COLOUR, DIM, RESET, Console
 from outrider.core.outcome import Origin
-from outrider.core.request import SamplingParams
-from outrider.engine.detokenize import TextDecoder, TextStream
+from outrider.engine.pieces import TokenPieces
 
 NETWORK_COLOUR: Final = "\x1b[35m"
 SOURCE_COLOURS: Final = {
@@ -15,8 +14,6 @@ SOURCE_COLOURS: Final = {
     "ngram-table": "\x1b[36m",
 }
 """Of drafters that copy; a network has its own."""
-
-Mark = TypeVar("Mark")
 
 
 def colour_of(origin: Origin, source: str | None) -> str:
@@ -39,35 +36,8 @@ def legend(method: str) -> str:
     return f"{DIM}coloured: {RESET}{drafts}{DIM}; the rest is the target's own{RESET}"
 
 
-class TokenPainter:
-    """Splits the chunks of one continuation into pieces, each with the mark of its token.
-
-    A chunk holds the text of several tokens, and text may lag behind its tokens. A second text
-    stream, fed token by token, says how long each token's piece is; the characters themselves are
-    always the chunk's.
-    """
-
-    def __init__(self, decoder: TextDecoder, prompt: Sequence[int], params: SamplingParams) -> None:
-        """Start after `prompt`."""
-        self._lengths = TextStream(
-            decoder, prompt, stop=params.stop, skip_special_tokens=params.skip_special_tokens
-        )
-
-    def pieces(
-        self, text: str, tokens: Sequence[int], marks: Sequence[Mark], unmarked: Mark
-    ) -> Iterator[tuple[str, Mark]]:
-        """Yield pieces that add up to `text`; what is left over belongs to the last token."""
-        start = 0
-        for number, (token, mark) in enumerate(zip(tokens, marks, strict=True), start=1):
-            self._lengths.push(token)
-            end = start + len(self._lengths.take())
-            if number == len(tokens):
-                end = len(text)
-            if text[start:end]:
-                yield text[start:end], mark
-            start = min(end, len(text))
-        if not tokens and text:
-            yield text, unmarked
+class TokenPainter(TokenPieces):
+    """Writes the chunks of one continuation, each token in its colour."""
 
     def show(
         self,

@@ -30,6 +30,8 @@ class Sequence:
     num_rounds: int = 0
     num_preemptions: int = 0
     num_cached_prompt: int = 0
+    num_reported: int = 0
+    """Output tokens that step reports have told of."""
     text: str = ""
     origins: list[Origin] = field(default_factory=list)
     sources: list[str | None] = field(default_factory=list)
@@ -71,6 +73,12 @@ class Sequence:
     def num_output(self) -> int:
         """How many tokens were delivered; also the output position of the next one."""
         return len(self.tokens) - self.num_prompt
+
+    def take_back(self) -> None:
+        """Forget the output tokens that no step report has told of."""
+        for per_token in (self.origins, self.sources, self.logprobs):
+            del per_token[self.num_reported :]
+        del self.tokens[self.num_prompt + self.num_reported :]
 
     @property
     def num_remaining(self) -> int:

@@ -4,6 +4,7 @@ Inside an accepted run the order of events is token order: the first of stop tok
 max_tokens and context limit wins, and nothing after it is delivered, counted or left cached.
 """
 
+import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from outrider.kvcache.view import CacheView
 from outrider.sampling.logprobs import token_logprobs
 from outrider.tensor.batch import BatchRow
 from outrider.tensor.window import RowVerdict, Scores, Verdict, VerifyWindow
+from outrider.verify.matching import failure
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,32 @@ def commit(
             view.advance(sequence.tokens, row.kv_len + row.num_known)
             outcomes.append(_unjudged(row))
             continue
-        outcomes.append(_commit_row(window, i, verdict_row, streams.get(sequence.id), rules))
-        if sequence.params.logprobs is not None and outcomes[-1].committed:
-            _record_logprobs(sequence, scores, scores.first_row[i], outcomes[-1].committed)
-        if verdict_row.failure is None:
+        outcomes.append(_commit_safely(window, i, verdict_row, scores, streams, rules))
+        if sequence.finish is None or sequence.finish.reason is not FinishReason.ERROR:
             # The anchor is never cached: everything before it is, whatever the stop rules cut.
             view.advance(sequence.tokens, len(sequence) - 1)
     return Outcome(tuple(outcomes))
+
+
+def _commit_safely(
+    window: VerifyWindow,
+    index: int,
+    verdict: RowVerdict,
+    scores: Scores,
+    streams: Mapping[RequestId, TextStream],
+    rules: StopRules,
+) -> RowOutcome:
+    """Commit a row; what goes wrong with its text or its numbers ends this request alone."""
+    sequence = window.batch.rows[index].sequence
+    try:
+        outcome = _commit_row(window, index, verdict, streams.get(sequence.id), rules)
+        if sequence.params.logprobs is not None and outcome.committed:
+            _record_logprobs(sequence, scores, scores.first_row[index], outcome.committed)
+    except Exception as error:
+        logger.exception("request %s failed while its tokens were committed", sequence.id)
+        sequence.take_back()
+        return _commit_row(window, index, failure(f"internal error: {error!r}"), None, rules)
+    return outcome
 
 
 def _commit_row(

@@ -1,6 +1,9 @@
-"""What the scheduler is told of a step: numbers taken from the batch and its proposal."""
+"""What the scheduler is told of a step, and what the report tells of a round."""
 
+from outrider.core.outcome import RowOutcome
 from outrider.core.request import VerifyRule
+from outrider.core.rounds import Round
+from outrider.core.sequence import Sequence
 from outrider.schedule.confidence import Said
 from outrider.schedule.lengths import BatchShape
 from outrider.schedule.planner import DraftedRow, DraftedStep
@@ -43,3 +46,20 @@ def _kind(row: BatchRow, rule: VerifyRule) -> str:
 def _is_strict(row: BatchRow, draft: RowProposal, rule: VerifyRule) -> bool:
     """A draft that was not drawn is a function of the text, so looking at it tells nothing new."""
     return draft.probs is not None and _kind(row, rule) == "rejection"
+
+
+def round_of(
+    sequence: Sequence, draft: RowProposal, survival: list[float], done: RowOutcome
+) -> Round:
+    """Record what became of a request's draft."""
+    return Round(
+        request_id=sequence.id,
+        num_output=sequence.num_output - len(done.committed),
+        drafted=done.drafted,
+        verified=done.verified,
+        accepted=done.accepted,
+        delivered=len(done.committed),
+        confidence=draft.confidence,
+        sources=draft.sources,
+        survival=tuple(survival[: done.verified]),
+    )

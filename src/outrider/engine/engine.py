@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
-from outrider.core.outcome import Finish, FinishReason, Outcome, RowOutcome
+from outrider.core.outcome import Finish, FinishReason, Outcome
 from outrider.core.request import Request
-from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence
 from outrider.core.step_cost import Clock
 from outrider.core.trace import StepTimes
 from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules, commit
-from outrider.engine.described import described
+from outrider.engine.described import described, round_of
 from outrider.engine.detokenize import TextDecoder, TextStream
 from outrider.engine.features import FeatureRecorder
 from outrider.engine.report import Delta, StepReport
+from outrider.engine.watch import Watch
 from outrider.errors import CapacityError, ConfigError, RequestRejected
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.sampling.warp import check_token_ids
@@ -32,7 +32,7 @@ from outrider.schedule.planner import Plan, Planner
 from outrider.target.base import Target
 from outrider.tensor.batch import Batch
 from outrider.tensor.shapes import Hidden
-from outrider.tensor.window import Proposal, RowProposal, Taps, VerifyWindow
+from outrider.tensor.window import Proposal, Taps, VerifyWindow
 from outrider.verify.verifier import RuleVerifier
 
 
@@ -120,6 +120,21 @@ class Engine:
         return self._admission.num_preemptions
 
     @property
+    def num_running(self) -> int:
+        """Requests that hold KV blocks."""
+        return self._admission.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold no KV blocks yet, preempted ones included."""
+        return self._admission.num_waiting
+
+    @property
+    def cache(self) -> BlockAllocator:
+        """Who owns which KV block; to be read only."""
+        return self._parts.allocator
+
+    @property
     def max_context_len(self) -> int:
         """Most tokens of a sequence, prompt and output together."""
         return self._parts.limits.max_context_len
@@ -136,7 +151,11 @@ class Engine:
             RequestRejected: The prompt or an option cannot be served by this engine.
             CapacityError: The KV cache could never hold the request.
         """
-        self._refuse_impossible(request)
+        if request.id in self._sequences:
+            raise RequestRejected(
+                f"request id {request.id!r} is in use; give every request its own"
+            )
+        self.check(request)
         sequence = Sequence.of(request)
         self._sequences[request.id] = sequence
         self._admission.add(sequence)
@@ -149,6 +168,39 @@ class Engine:
             )
         return sequence
 
+    def check(self, request: Request) -> None:
+        """Refuse what this engine cannot serve; reads nothing that a step changes.
+
+        Raises:
+            RequestRejected: The prompt or an option cannot be served by this engine.
+            CapacityError: The KV cache could never hold the request.
+        """
+        spec, limits = self._target.spec, self._parts.limits
+        if not request.prompt:
+            raise RequestRejected("the prompt is empty; it needs at least one token")
+        for token in request.prompt:
+            if not 0 <= token < spec.vocab_size:
+                raise RequestRejected(
+                    f"prompt token {token} is outside the vocabulary of {spec.vocab_size} ids"
+                )
+        check_token_ids(request.params, spec.vocab_size)
+        if request.params.verify_rule == "rejection" and self._parts.lengths.anticipating:
+            raise RequestRejected(ANTICIPATING)
+        length = len(request.prompt)
+        if length >= limits.max_context_len:
+            raise RequestRejected(
+                f"the prompt has {length} tokens, but the context holds {limits.max_context_len} "
+                "and needs one for the answer; shorten the prompt"
+            )
+        allocator = self._parts.allocator
+        longest = min(length + request.params.max_tokens, limits.max_context_len)
+        needed = -(-longest // allocator.block_size)
+        if needed > allocator.num_blocks:
+            raise CapacityError(
+                f"the request may grow to {longest} tokens = {needed} KV blocks, but the cache has "
+                f"{allocator.num_blocks}; lower max_tokens or raise kv_cache_tokens"
+            )
+
     def abort(self, request_id: RequestId) -> None:
         """End a request at once; harmless when it is not there."""
         sequence = self._sequences.get(request_id)
@@ -156,11 +208,40 @@ class Engine:
             sequence.finish = Finish(FinishReason.ABORT)
             self._drop(sequence)
 
-    def step(self) -> StepReport:
-        """One round: guess, decide how much to check, check it once, commit what held."""
-        watch = _Watch(self._parts.clock)
+    def fail(self, request_id: RequestId, reason: str) -> Delta | None:
+        """End a request with an error and give what is left to tell; None if it is not there."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        sequence.finish = sequence.finish or Finish(FinishReason.ERROR, reason)
+        delta = self._delta(sequence)
+        self._drop(sequence)
+        return delta
+
+    def start_over(self) -> list[RequestId]:
+        """Bring the engine back into order after `step` raised; give who was in that step.
+
+        Their KV blocks and what drafters knew of them are gone, their tokens stay: they are read
+        again. What the broken step committed is told by their next delta; who ended in it is gone.
+        """
+        suspects = self._admission.preempt_all()
+        for request_id in suspects:
+            if self._drafter is not None:
+                self._drafter.forget(request_id)
+            sequence = self._sequences[request_id]
+            if sequence.finish is not None:
+                self._drop(sequence)
+        return suspects
+
+    def step(self, alone: RequestId | None = None) -> StepReport:
+        """One round: guess, decide how much to check, check it once, commit what held.
+
+        With `alone`, of that request only; nothing else may be running then.
+        """
+        watch = Watch(self._parts.clock)
         self._planner.begin_step()
-        batch = self._admission.next_batch()
+        admission = self._admission
+        batch = admission.next_batch() if alone is None else admission.next_alone(alone)
         if not batch:
             return StepReport()
         watch.lap()
@@ -205,7 +286,7 @@ class Engine:
         ):
             sequence = row.sequence
             if done.committed:
-                rounds.append(_round(sequence, draft, survival, done))
+                rounds.append(round_of(sequence, draft, survival, done))
                 step.record(
                     drafted=done.drafted,
                     verified=done.verified,
@@ -214,7 +295,7 @@ class Engine:
                     sources=draft.sources,
                 )
             if done.committed or done.is_finished:
-                deltas.append(self._delta(sequence, len(done.committed)))
+                deltas.append(self._delta(sequence))
             if done.is_finished:
                 self._drop(sequence)
         self.acceptance.add(step)
@@ -234,24 +315,28 @@ class Engine:
             self._parts.on_step(report)
         return report
 
-    def _delta(self, sequence: Sequence, num_tokens: int) -> Delta:
-        stream = self._streams.get(sequence.id)
-        text = ""
-        if stream is not None:
-            text = stream.take() if sequence.finish is None else stream.finish()
-            sequence.text = stream.text
-        first = len(sequence) - num_tokens
-        wants_logprobs = sequence.params.logprobs is not None and num_tokens > 0
+    def _delta(self, sequence: Sequence) -> Delta:
+        """Give what the request gained since the last report that told of it."""
+        start, sequence.num_reported = sequence.num_reported, sequence.num_output
         return Delta(
             request_id=sequence.id,
-            tokens=tuple(sequence.tokens[first:]),
-            text=text,
-            origins=tuple(sequence.origins[len(sequence.origins) - num_tokens :]),
-            sources=tuple(sequence.sources[len(sequence.sources) - num_tokens :]),
-            logprobs=tuple(sequence.logprobs[-num_tokens:]) if wants_logprobs else (),
+            tokens=tuple(sequence.tokens[sequence.num_prompt + start :]),
+            text=self._new_text(sequence),
+            origins=tuple(sequence.origins[start:]),
+            sources=tuple(sequence.sources[start:]),
+            logprobs=tuple(sequence.logprobs[start:]),
             finish=sequence.finish,
             features=self._features(sequence),
         )
+
+    def _new_text(self, sequence: Sequence) -> str:
+        stream = self._streams.get(sequence.id)
+        if stream is None:
+            return ""
+        is_whole = sequence.finish is not None and sequence.finish.reason is not FinishReason.ERROR
+        text = stream.finish() if is_whole else stream.take()
+        sequence.text = stream.text
+        return text
 
     def _features(self, sequence: Sequence) -> Hidden | None:
         if self._recorder is None or sequence.finish is None:
@@ -268,37 +353,6 @@ class Engine:
         if self._recorder is not None:
             self._recorder.take(sequence.id)
 
-    def _refuse_impossible(self, request: Request) -> None:
-        spec, limits = self._target.spec, self._parts.limits
-        if request.id in self._sequences:
-            raise RequestRejected(
-                f"request id {request.id!r} is in use; give every request its own"
-            )
-        if not request.prompt:
-            raise RequestRejected("the prompt is empty; it needs at least one token")
-        for token in request.prompt:
-            if not 0 <= token < spec.vocab_size:
-                raise RequestRejected(
-                    f"prompt token {token} is outside the vocabulary of {spec.vocab_size} ids"
-                )
-        check_token_ids(request.params, spec.vocab_size)
-        if request.params.verify_rule == "rejection" and self._parts.lengths.anticipating:
-            raise RequestRejected(ANTICIPATING)
-        length = len(request.prompt)
-        if length >= limits.max_context_len:
-            raise RequestRejected(
-                f"the prompt has {length} tokens, but the context holds {limits.max_context_len} "
-                "and needs one for the answer; shorten the prompt"
-            )
-        allocator = self._parts.allocator
-        longest = min(length + request.params.max_tokens, limits.max_context_len)
-        needed = -(-longest // allocator.block_size)
-        if needed > allocator.num_blocks:
-            raise CapacityError(
-                f"the request may grow to {longest} tokens = {needed} KV blocks, but the cache has "
-                f"{allocator.num_blocks}; lower max_tokens or raise kv_cache_tokens"
-            )
-
     def _check(self) -> None:
         """Assert the position picture and the books of the KV cache."""
         self._parts.allocator.check_integrity()
@@ -308,43 +362,3 @@ class Engine:
             sequence = self._sequences[request_id]
             assert view.kv_len <= len(sequence) - 1, "the anchor must not be cached"
             assert len(view.blocks) * view.allocator.block_size >= view.kv_len
-
-
-class _Watch:
-    """Reads the clock between the stages of a step."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._started = self._last = clock()
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        before, self._last = self._last, self._clock()
-        return self._last - before
-
-    def times(self, plan: Plan, forward_seconds: float, drift: float) -> StepTimes:
-        """Sum the step up, at its end."""
-        return StepTimes(
-            draft=plan.step.shape.draft_seconds,
-            forward=forward_seconds,
-            total=self._clock() - self._started,
-            predicted_tokens=plan.tokens,
-            predicted_seconds=plan.seconds,
-            drift=drift,
-        )
-
-
-def _round(
-    sequence: Sequence, draft: RowProposal, survival: list[float], done: RowOutcome
-) -> Round:
-    return Round(
-        request_id=sequence.id,
-        num_output=sequence.num_output - len(done.committed),
-        drafted=done.drafted,
-        verified=done.verified,
-        accepted=done.accepted,
-        delivered=len(done.committed),
-        confidence=draft.confidence,
-        sources=draft.sources,
-        survival=tuple(survival[: done.verified]),
-    )

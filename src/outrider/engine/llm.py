@@ -2,21 +2,21 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from outrider.core.ids import BlockId, RequestId
-from outrider.core.outcome import Finish, FinishReason
+from outrider.core.outcome import FinishReason
 from outrider.core.request import Request, SamplingParams
-from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.drafters.block.checkpoint import BlockCheckpoint
 from outrider.drafters.block.runner import BlockRunner
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
+from outrider.engine.continuation import Running, chunk_of, continuation_seed
 from outrider.engine.engine import Engine
-from outrider.engine.output import CompletionOutput, RequestOutput, StreamChunk
+from outrider.engine.output import RequestOutput, StreamChunk
 from outrider.engine.prompt import Prompt, as_list
 from outrider.engine.report import Delta
 from outrider.engine.resolve import EnginePlan, build, resolve
@@ -25,35 +25,10 @@ from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown
 from outrider.models.spec import ModelSpec
 from outrider.models.tokenizer import Tokenizer
 from outrider.sampling.noise import Purpose, mix
-from outrider.tensor.shapes import Hidden, Logits
+from outrider.tensor.shapes import Logits
 from outrider.tensor.span import Span
 
 _OF_THE_WEIGHTS = ("backend", "weights", "dtype", "device", "threads")
-
-
-@dataclass(slots=True)
-class _Running:
-    """A continuation on its way, with the clock readings only the caller's side knows.
-
-    `inbox` holds what it gained while another call was stepping the engine.
-    """
-
-    prompt: str | None
-    request: Request
-    sequence: Tokens
-    arrival: float
-    first_token: float = field(default=0.0)
-    finish: float = field(default=0.0)
-    inbox: list[Delta] = field(default_factory=list)
-    features: Hidden | None = None
-
-    def see(self, delta: Delta, now: float) -> None:
-        self.inbox.append(delta)
-        if delta.tokens and not self.first_token:
-            self.first_token = now
-        if delta.finish is not None:
-            self.finish = now
-            self.features = delta.features
 
 
 class LLM:
@@ -92,7 +67,7 @@ class LLM:
         self.tokenizer: Tokenizer = plan.checkpoint.tokenizer
         self.spec: ModelSpec = plan.checkpoint.spec
         self._num_requests = 0
-        self._running: dict[RequestId, _Running] = {}
+        self._running: dict[RequestId, Running] = {}
 
     def sibling(
         self,
@@ -194,7 +169,7 @@ class LLM:
         running = self._submit(prompts, sampling_params)
         for delta in self._run(running):
             request = running[delta.request_id].request
-            yield request.group, _chunk(request, delta)
+            yield request.group, chunk_of(request, delta)
         self._raise_failures(running)
 
     def generate_from(
@@ -210,7 +185,7 @@ class LLM:
             RequestRejected: A prompt or an option cannot be served.
             RequestFailed: A request failed while running.
         """
-        pulled: dict[int, dict[RequestId, _Running]] = {}
+        pulled: dict[int, dict[RequestId, Running]] = {}
         number = 0
         try:
             while True:
@@ -246,7 +221,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> dict[RequestId, _Running]:
+    ) -> dict[RequestId, Running]:
         """Queue all continuations of all prompts, or none if one is refused."""
         listed = as_list(prompts)
         if isinstance(sampling_params, Sequence):
@@ -257,19 +232,13 @@ class LLM:
             raise RequestRejected(
                 f"{len(listed)} prompts came with {len(params)} sampling params; give one or each"
             )
-        running: dict[RequestId, _Running] = {}
+        running: dict[RequestId, Running] = {}
         try:
             for group, (prompt, own) in enumerate(zip(listed, params, strict=True)):
-                tokens = self._tokens(prompt)
-                for index in range(own.n):
-                    request = self._request(tokens, own, group, index)
+                for request in self.new_requests(prompt, own, group):
+                    text = prompt if isinstance(prompt, str) else None
                     sequence = self.engine.add(request)
-                    running[request.id] = _Running(
-                        prompt if isinstance(prompt, str) else None,
-                        request,
-                        sequence,
-                        time.perf_counter(),
-                    )
+                    running[request.id] = Running(text, request, sequence, time.perf_counter())
         except BaseException:
             self._abort(running)
             raise
@@ -283,6 +252,15 @@ class LLM:
         except TypeError as error:  # A lone surrogate has no UTF-8.
             raise RequestRejected(f"the prompt cannot be tokenized: {error}") from error
 
+    def new_requests(self, prompt: Prompt, params: SamplingParams, group: int = 0) -> list[Request]:
+        """Make the requests of all `n` continuations of a prompt, with ids and seeds of their own.
+
+        Raises:
+            RequestRejected: The prompt cannot be tokenized.
+        """
+        tokens = self._tokens(prompt)
+        return [self._request(tokens, params, group, index) for index in range(params.n)]
+
     def _request(
         self, tokens: tuple[int, ...], params: SamplingParams, group: int, index: int
     ) -> Request:
@@ -294,7 +272,7 @@ class LLM:
             seed = mix(Purpose.SEED, self.config.seed, number, index)
         return Request(RequestId(f"request-{number}"), tokens, params, seed, group, index)
 
-    def _run(self, running: Mapping[RequestId, _Running]) -> Iterator[Delta]:
+    def _run(self, running: Mapping[RequestId, Running]) -> Iterator[Delta]:
         """Step until all of `running` ended; abort what is left if the consumer stops early."""
         self._running |= running
         try:
@@ -319,22 +297,22 @@ class LLM:
             if delta.request_id in self._running:
                 self._running[delta.request_id].see(delta, now)
 
-    def _abort(self, running: Mapping[RequestId, _Running]) -> None:
+    def _abort(self, running: Mapping[RequestId, Running]) -> None:
         for request_id in running:
             self.engine.abort(request_id)
             self._running.pop(request_id, None)
 
-    def _outputs(self, running: Mapping[RequestId, _Running]) -> list[RequestOutput]:
+    def _outputs(self, running: Mapping[RequestId, Running]) -> list[RequestOutput]:
         self._raise_failures(running)
         outputs: dict[int, RequestOutput] = {}
         for one in running.values():
             ids = list(one.request.prompt)
             group = outputs.setdefault(one.request.group, RequestOutput(one.prompt, ids, []))
-            group.outputs.append(_completion(one))
+            group.outputs.append(one.completion())
         return [outputs[group] for group in sorted(outputs)]
 
     @staticmethod
-    def _raise_failures(running: Mapping[RequestId, _Running]) -> None:
+    def _raise_failures(running: Mapping[RequestId, Running]) -> None:
         for one in running.values():
             finish = one.sequence.finish
             if finish is not None and finish.reason is FinishReason.ERROR:
@@ -354,47 +332,5 @@ def _speculative(config: SpeculativeConfig | Mapping[str, Any] | None) -> Specul
     )
 
 
-def _has_ended(running: Mapping[RequestId, _Running]) -> bool:
+def _has_ended(running: Mapping[RequestId, Running]) -> bool:
     return all(one.sequence.is_finished for one in running.values())
-
-
-def continuation_seed(seed: int, index: int = 0) -> int:
-    """Give the seed of the noise of continuation `index` of a request with this `seed`."""
-    return mix(Purpose.SEED, seed, index)
-
-
-def _reasons(finish: Finish | None) -> tuple[str | None, int | str | None]:
-    return (None, None) if finish is None else (finish.reason.value, finish.detail)
-
-
-def _chunk(request: Request, delta: Delta) -> StreamChunk:
-    return StreamChunk(
-        request.index,
-        delta.text,
-        delta.tokens,
-        delta.origins,
-        delta.sources,
-        delta.logprobs,
-        _reasons(delta.finish)[0],
-    )
-
-
-def _completion(one: _Running) -> CompletionOutput:
-    sequence = one.sequence
-    finish_reason, stop_reason = _reasons(sequence.finish)
-    return CompletionOutput(
-        index=one.request.index,
-        text=sequence.text,
-        token_ids=list(sequence.output),
-        origins=list(sequence.origins),
-        sources=list(sequence.sources),
-        logprobs=list(sequence.logprobs) if sequence.params.logprobs is not None else None,
-        finish_reason=finish_reason,
-        stop_reason=stop_reason,
-        acceptance=sequence.acceptance,
-        num_cached_tokens=sequence.num_cached_prompt,
-        arrival_time=one.arrival,
-        first_token_time=one.first_token,
-        finish_time=one.finish,
-        features=one.features,
-    )

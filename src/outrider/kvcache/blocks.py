@@ -29,6 +29,8 @@ class BlockAllocator:
         )
         self._block_of: dict[bytes, BlockId] = {}
         self._hash_of: dict[BlockId, bytes] = {}
+        self.num_cached = 0
+        """Free blocks that can still be found by prefix."""
 
     @property
     def num_free(self) -> int:
@@ -43,6 +45,7 @@ class BlockAllocator:
         cached = self._hash_of.pop(block, None)
         if cached is not None:
             del self._block_of[cached]
+            self.num_cached -= 1
         self._refs[block] = 1
         return block
 
@@ -50,6 +53,7 @@ class BlockAllocator:
         """Add a reference to a block found by prefix."""
         if self._refs[block] == 0:
             del self._free[block]
+            self.num_cached -= block in self._hash_of
         self._refs[block] += 1
 
     def free(self, blocks: Sequence[BlockId]) -> None:
@@ -59,6 +63,7 @@ class BlockAllocator:
             self._refs[block] -= 1
             if self._refs[block] == 0:
                 self._free[block] = None
+                self.num_cached += block in self._hash_of
                 if block not in self._hash_of:  # Nothing worth keeping: reuse it at once.
                     self._free.move_to_end(block, last=False)
 
@@ -82,3 +87,4 @@ class BlockAllocator:
             assert (count == 0) == (block in self._free), f"block {block}: {count} references"
         assert len(self._block_of) == len(self._hash_of)
         assert all(self._block_of[h] == block for block, h in self._hash_of.items())
+        assert self.num_cached == sum(block in self._free for block in self._hash_of)

@@ -70,6 +70,27 @@ class Admission:
             self._waiting.remove(sequence)
         sequence.status = Status.FINISHED
 
+    def preempt_all(self) -> list[RequestId]:
+        """Take the blocks of every running request; they wait first again, in their order."""
+        ids = [sequence.id for sequence in self._running]
+        while self._running:
+            self._preempt(self._running[-1])
+        return ids
+
+    def next_alone(self, request_id: RequestId) -> Batch:
+        """Choose a step with a single request, while nothing else runs; no row if it is gone."""
+        assert all(sequence.id == request_id for sequence in self._running)
+        waiting = list(self._waiting)
+        self._waiting = deque(sequence for sequence in waiting if sequence.id == request_id)
+        batch = self.next_batch()
+        still_waiting = set(map(id, self._waiting))
+        self._waiting = deque(
+            sequence
+            for sequence in waiting
+            if sequence.id != request_id or id(sequence) in still_waiting
+        )
+        return batch
+
     def next_batch(self) -> Batch:
         """Choose the rows of the next step and give them blocks."""
         rows: list[BatchRow] = []
