@@ -60,6 +60,7 @@ inline bool same_bits(const float* a, const float* b, int64_t count) {
 }
 
 std::vector<Test> thread_tests();
+std::vector<Test> buffer_tests();
 std::vector<Test> pack_tests();
 std::vector<Test> gemm_tests();
 

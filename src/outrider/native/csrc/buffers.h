@@ -35,7 +35,7 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
       const std::lock_guard<std::mutex> lock(mutex_);
       size_t best = spare_.size();
       for (size_t i = 0; i < spare_.size(); i++) {
-        const bool fits = spare_[i].size() >= size;
+        const bool fits = spare_[i].size() >= size && spare_[i].size() <= kMostWaste * size;
         if (fits && (best == spare_.size() || spare_[i].size() < spare_[best].size())) best = i;
       }
       if (best < spare_.size()) {
@@ -49,6 +49,8 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
 
  private:
   static constexpr size_t kMostSpare = 6;
+  // A small result that is kept for long must not keep the memory of the logits.
+  static constexpr size_t kMostWaste = 4;
 
   void take_back(std::vector<float> memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
