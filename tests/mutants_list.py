@@ -285,8 +285,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="features of the next token",
         file="outrider/drafters/block/drafter.py",
-        old="features[first : first + length]",
-        new="features[first + 1 : first + 1 + length]",
+        old="self.features[self.first : self.first + self.length]",
+        new="self.features[self.first + 1 : self.first + 1 + self.length]",
         tests=(BLOCK,),
     ),
     Mutant(

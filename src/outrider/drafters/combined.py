@@ -3,7 +3,9 @@
 Text and table cost next to nothing, so they are asked for every row. The network is asked only for
 rows where it is expected to pay: if the cheap draft keeps A tokens, the network G more, and its
 draft takes c times as long as the rest of a round, tokens per time grow by it if
-(1 + A + G) / (1 + c) > 1 + A, which is G > c · (1 + A).
+(1 + A + G) / (1 + c) > 1 + A, which is G > c · (1 + A). Where step costs were measured, a batch
+says what a draft costs in it, and the network is asked for the n rows, most gain first, that make
+tokens per time largest: one more row costs a busy step far more than an idle one.
 """
 
 from collections.abc import Iterable
@@ -16,6 +18,7 @@ from torch import Tensor
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.paths import expanded
+from outrider.core.price import DraftPrice
 from outrider.core.request import VerifyRule
 from outrider.drafters.base import Drafter, DrafterSetting
 from outrider.drafters.blend import (
@@ -40,6 +43,8 @@ NETWORK: Final = "network"
 NETWORK_FOLDER: Final = "network"
 UNKNOWN: Final = 0.5
 LAST_SLOT: Final = 7
+WORTH_A_LOOK: Final = 0.5
+"""Part of a row's price that a draft token must promise: rows are cheaper by the stair."""
 
 
 @dataclass(slots=True)
@@ -74,8 +79,10 @@ class CombinedDrafter:
             max_draft_len: longest draft.
             table: counted on text of the target.
             network: a drafter that proposes for the rows that may have drafts.
-            network_cost: time of one network draft, as a share of a round without it.
-            min_survival: a draft ends where its estimated survival falls below this.
+            network_cost: time of one network draft, as a share of a round without it; for
+                batches that have no price.
+            min_survival: a draft ends where its estimated survival falls below this, or below
+                half of what a row of the window costs.
         """
         self.max_draft_len = max_draft_len
         self.taps: Taps = network.taps if network is not None else ()
@@ -90,9 +97,11 @@ class CombinedDrafter:
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
         """Draft every row cheaply, then those by the network for which it is expected to pay."""
         drafts: dict[int, _Draft] = {}
+        row_tokens = batch.price.row_tokens if batch.price is not None else 0.0
+        least = max(self._min_survival, WORTH_A_LOOK * row_tokens)
         for index, row in enumerate(batch):
             if row.max_draft_len:
-                drafts[index] = self._cheap(row, rule)
+                drafts[index] = self._cheap(row, rule, least)
         self._ask_network(batch, drafts, rule)
         rows = [NO_PROPOSAL] * len(batch)
         for index, draft in drafts.items():
@@ -107,8 +116,8 @@ class CombinedDrafter:
             if state is None or not state.picks:
                 continue
             self._corrections.learn(state.picks, row.accepted, row.verified)
-            if row.verified == len(state.picks):
-                self._learn_gain(state, row.accepted)
+            if row.verified:
+                self._learn_gain(state, row.accepted, row.verified)
             state.picks = []
         if self._network is not None:
             self._network.observe(outcome, scores)
@@ -119,7 +128,7 @@ class CombinedDrafter:
         if self._network is not None:
             self._network.forget(request_id)
 
-    def _cheap(self, row: BatchRow, rule: VerifyRule) -> "_Draft":
+    def _cheap(self, row: BatchRow, rule: VerifyRule, least: float) -> "_Draft":
         """Draft one row from its text and the table."""
         sequence = row.sequence
         state = self._states.setdefault(sequence.id, _State())
@@ -130,6 +139,7 @@ class CombinedDrafter:
             state=state,
             place=self._blend.place(state.text, sequence.tokens),
             most=min(row.max_draft_len, self.max_draft_len),
+            least=least,
             is_greedy=is_greedy,
             is_blind=not is_greedy and (sequence.params.verify_rule or rule) == "rejection",
         )
@@ -137,13 +147,17 @@ class CombinedDrafter:
         state.promised = _promise(draft.picks)
         return draft
 
-    def _learn_gain(self, state: _State, accepted: int) -> None:
-        """Compare a round whose whole draft was judged with what the cheap draft promised."""
+    def _learn_gain(self, state: _State, accepted: int, verified: int) -> None:
+        """Compare a round with what the cheap draft promised.
+
+        Where all that was verified held, the rest of the draft counts as far as it is expected to.
+        """
         if not state.used_network:
             self._gain.learn(state.promised, None)
             state.extra.fade()
             return
-        gained = accepted - state.promised
+        unjudged = state.picks[verified:] if accepted == verified else ()
+        gained = accepted + _promise(unjudged) - state.promised
         state.extra.add(gained - self._gain.expected(state.promised))
         self._gain.learn(state.promised, gained)
 
@@ -155,12 +169,12 @@ class CombinedDrafter:
             draft.most - length,
             is_greedy=draft.is_greedy,
             survival=survival,
-            min_survival=self._min_survival,
+            min_survival=draft.least,
         )
 
     def _ask_network(self, batch: Batch, drafts: dict[int, "_Draft"], rule: VerifyRule) -> None:
         """Let the network draft the rows for which it pays, and merge what it says."""
-        asked = {index for index, draft in drafts.items() if self._pays(draft)}
+        asked = self._paying(batch.price, drafts) if self._network is not None else set()
         if self._network is None or not asked:
             return
         rows = (
@@ -172,11 +186,31 @@ class CombinedDrafter:
             if proposal.rows[index].tokens:
                 self._merge(drafts[index], proposal.rows[index])
 
-    def _pays(self, draft: "_Draft") -> bool:
-        """Whether tokens per time are expected to grow by a draft of the network."""
-        state = draft.state
-        gain = self._gain.expected(state.promised) + state.extra.value(0.0)
-        return gain >= self._network_cost * (1 + state.promised)
+    def _paying(self, price: DraftPrice | None, drafts: dict[int, "_Draft"]) -> set[int]:
+        """The rows for which a draft of the network is expected to make tokens per time grow."""
+        gains = {index: self._expected_gain(draft.state) for index, draft in drafts.items()}
+        if price is None:
+            return {
+                index
+                for index, gain in gains.items()
+                if gain >= self._network_cost * (1 + drafts[index].state.promised)
+            }
+        # Of what the network adds, the part above the price of its rows; a guess at its shape.
+        part = (1 - price.row_tokens) ** 2
+        tokens = price.num_judged + sum(
+            _worth(draft.picks, price.row_tokens) for draft in drafts.values()
+        )
+        best, count = tokens / price.step_seconds, 0
+        falling = sorted(gains, key=lambda index: -gains[index])
+        for number, index in enumerate(falling, 1):
+            tokens += part * gains[index]
+            rate = tokens / (price.step_seconds + price.draft_seconds(number))
+            if rate > best:
+                best, count = rate, number
+        return set(falling[:count])
+
+    def _expected_gain(self, state: _State) -> float:
+        return self._gain.expected(state.promised) + state.extra.value(0.0)
 
     def _merge(self, draft: "_Draft", said: RowProposal) -> None:
         """Go along with the network until another source promises more; then with that one.
@@ -202,7 +236,7 @@ class CombinedDrafter:
                     draft.picks = picks + rest
                     return
             survival *= pick.chance
-            if survival < self._min_survival:
+            if survival < draft.least:
                 draft.picks = picks
                 return
             picks.append(pick)
@@ -230,11 +264,15 @@ class CombinedDrafter:
 
 @dataclass(slots=True)
 class _Draft:
-    """One row's draft on its way. `said` is what the network proposed, if it was asked."""
+    """One row's draft on its way; it ends where its survival falls below `least`.
+
+    `said` is what the network proposed, if it was asked.
+    """
 
     state: _State
     place: Place
     most: int
+    least: float
     is_greedy: bool
     is_blind: bool
     picks: list[Pick] = field(default_factory=list)
@@ -312,3 +350,14 @@ def build(setting: DrafterSetting, network: Drafter | None) -> CombinedDrafter:
 
 def _promise(picks: Iterable[Pick]) -> float:
     return expected_tokens(pick.chance for pick in picks)
+
+
+def _worth(picks: Iterable[Pick], row_tokens: float) -> float:
+    """Tokens that a draft gains when it is verified as far as its rows pay."""
+    worth, survival = 0.0, 1.0
+    for pick in picks:
+        survival *= pick.chance
+        if survival < row_tokens:
+            break
+        worth += survival - row_tokens
+    return worth

@@ -1,5 +1,7 @@
 """What the scheduler is told of a step, and what the report tells of a round."""
 
+from dataclasses import replace
+
 from outrider.core.outcome import RowOutcome
 from outrider.core.request import VerifyRule
 from outrider.core.rounds import Round
@@ -24,18 +26,25 @@ def described(
         )
         for row, draft in pairs
     )
-    num_known = sum(row.num_known for row in batch)
-    seen = sum(row.num_known * (row.kv_len + row.num_known / 2) for row in batch)
-    shape = BatchShape(
-        num_known=num_known,
-        num_judged=sum(row.is_judged for row in batch),
-        context_len=seen / num_known,
+    shape = replace(
+        bare_shape(batch),
         draft_seconds=draft_seconds,
         strict=frozenset(
             index for index, (row, draft) in enumerate(pairs) if _is_strict(row, draft, rule)
         ),
     )
     return DraftedStep(rows, shape)
+
+
+def bare_shape(batch: Batch) -> BatchShape:
+    """Describe a step before anything is drafted for it."""
+    num_known = sum(row.num_known for row in batch)
+    seen = sum(row.num_known * (row.kv_len + row.num_known / 2) for row in batch)
+    return BatchShape(
+        num_known=num_known,
+        num_judged=sum(row.is_judged for row in batch),
+        context_len=seen / num_known,
+    )
 
 
 def _kind(row: BatchRow, rule: VerifyRule) -> str:

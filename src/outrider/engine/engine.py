@@ -5,7 +5,7 @@ Knows token ids only; text is made beside the commit, prompts are tokenized by `
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
@@ -16,7 +16,7 @@ from outrider.core.step_cost import Clock
 from outrider.core.trace import StepTimes
 from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules, commit
-from outrider.engine.described import described, round_of
+from outrider.engine.described import bare_shape, described, round_of
 from outrider.engine.detokenize import TextDecoder, TextStream
 from outrider.engine.features import FeatureRecorder
 from outrider.engine.report import Delta, StepReport
@@ -239,7 +239,7 @@ class Engine:
         With `alone`, of that request only; nothing else may be running then.
         """
         watch = Watch(self._parts.clock)
-        self._planner.begin_step()
+        self._planner.begin_step(self._num_requests())
         admission = self._admission
         batch = admission.next_batch() if alone is None else admission.next_alone(alone)
         if not batch:
@@ -265,10 +265,16 @@ class Engine:
             window, plan, outcome, watch.times(plan, forward_seconds, self._planner.drift.gap)
         )
 
+    def _num_requests(self) -> int:
+        """Requests that this step may serve."""
+        waiting = self._admission.num_running + self._admission.num_waiting
+        return min(waiting, self._parts.limits.max_num_seqs)
+
     def _propose(self, batch: Batch) -> Proposal:
         if self._drafter is None or not any(row.max_draft_len for row in batch):
             return Proposal.nothing(batch)
-        return self._drafter.propose(batch, self._parts.verifier.rule)
+        price = self._planner.price(bare_shape(batch))
+        return self._drafter.propose(replace(batch, price=price), self._parts.verifier.rule)
 
     def _draft_len_of(self, sequence: Sequence) -> int:
         if self._drafter is None or not self._planner.may_draft(sequence.id):

@@ -6,11 +6,13 @@ engine that serves real requests and drafts for them, but verifies none of the d
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from outrider.core.ids import BlockId, RequestId
-from outrider.core.request import Request, SamplingParams
+from outrider.core.outcome import Outcome
+from outrider.core.price import FREE
+from outrider.core.request import Request, SamplingParams, VerifyRule
 from outrider.core.step_cost import (
     BatchTimings,
     Clock,
@@ -25,7 +27,9 @@ from outrider.engine.engine import Engine, EngineParts
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.schedule.admission import Limits
 from outrider.schedule.lengths import Off
+from outrider.tensor.batch import Batch
 from outrider.tensor.span import Span
+from outrider.tensor.window import Proposal, Scores
 from outrider.verify.verifier import RuleVerifier
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256)
@@ -163,6 +167,27 @@ def measure_host(
     return tuple(host), tuple(drafting)
 
 
+class _Spendthrift:
+    """A drafter that does all it can for each draft: drafts are free to it."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.max_draft_len = drafter.max_draft_len
+        self.taps = drafter.taps
+
+    def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
+        """Draft at no price."""
+        return self._drafter.propose(replace(batch, price=FREE), rule)
+
+    def observe(self, outcome: Outcome, scores: Scores) -> None:
+        """Pass it on."""
+        self._drafter.observe(outcome, scores)
+
+    def forget(self, request_id: RequestId) -> None:
+        """Pass it on."""
+        self._drafter.forget(request_id)
+
+
 def _host_samples(
     model: LoadedModel,
     drafter: Drafter | None,
@@ -171,6 +196,7 @@ def _host_samples(
     clock: Clock,
 ) -> _Samples:
     draft_len = 0 if drafter is None else drafter.max_draft_len
+    drafter = None if drafter is None else _Spendthrift(drafter)
     length = len(HOST_PROMPT) + HOST_WARM_UP + HOST_STEPS + draft_len + 2
     blocks = num_requests * -(-length // setting.block_size)
     target = model.new_target(blocks, setting.block_size)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from typing import Final
 
 from outrider.core.ids import RequestId
+from outrider.core.price import DraftPrice
 from outrider.schedule.confidence import Drift, Estimator, PositionRates, Said
 from outrider.schedule.cost import StepCost
 from outrider.schedule.lengths import BatchShape, LengthPolicy
@@ -18,6 +20,9 @@ from outrider.schedule.rationing import Rationing
 from outrider.schedule.search import expected_throughput, highest
 
 logger = logging.getLogger(__name__)
+
+MOST_DELAY: Final = 2.0
+"""Drafting that took longer than so many times its measured cost was held up by other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +80,18 @@ class Planner:
         self.drift = Drift()
         self._has_warned = False
 
-    def begin_step(self) -> None:
-        """Start a step, before anyone is asked for drafts."""
+    def begin_step(self, num_requests: int) -> None:
+        """Start a step of so many requests, before anyone is asked for drafts."""
         if self._rationing is not None:
-            self._rationing.begin_step()
+            self._rationing.begin_step(num_requests)
 
     def may_draft(self, request_id: RequestId) -> bool:
         """Whether drafts of this request are expected to pay, or are to be tried again."""
         return self._rationing is None or self._rationing.may_draft(request_id)
+
+    def price(self, shape: BatchShape) -> DraftPrice | None:
+        """Say what drafts cost in a step of this shape; None without a cost table."""
+        return None if self._cost is None else price_of(self._cost, shape)
 
     def plan(self, step: DraftedStep) -> Plan:
         """Choose the verify lengths of a step."""
@@ -140,11 +149,17 @@ class Planner:
         bare = self._cost.step(shape.num_known, shape.num_judged, shape.context_len)
         verifying = plan.seconds - shape.draft_seconds - bare
         per_token = price * verifying / verified if verified else 0.0
-        drafting = price * shape.draft_seconds / num_asked
+        drafting = price * self._draft_seconds(self._cost, shape, num_asked) / num_asked
         for row, survival, length in zip(rows, plan.survival, plan.lengths, strict=True):
             if row.was_asked:
                 gain = sum(survival[:length]) - per_token * length
                 rationing.learn(row.request_id, gain, drafting)
+
+    @staticmethod
+    def _draft_seconds(cost: StepCost, shape: BatchShape, num_asked: int) -> float:
+        """What drafting took, unless something else was going on."""
+        measured = cost.drafting(num_asked)
+        return min(shape.draft_seconds, MOST_DELAY * measured or shape.draft_seconds)
 
     def _falls_back(self) -> bool:
         """Whether estimates are too far off to plan with; says so once."""
@@ -174,3 +189,20 @@ class Planner:
         seconds = [around + forward[number] for number in counts]
         best = highest(expected_throughput(gains, shape.num_judged, seconds))
         return [min(row.said.num_drafted, best) for row in rows]
+
+
+def price_of(cost: StepCost, shape: BatchShape) -> DraftPrice:
+    """Read from `cost` what drafts add to a step of this shape.
+
+    A row costs the mean over as many as there are judged rows: forwards grow in stairs.
+    """
+    bare = shape.num_known
+    more = bare + max(1, shape.num_judged)
+    forward = cost.forward_curve(shape.context_len, more)
+    reading = cost.reading(bare, shape.num_judged, shape.context_len)
+    return DraftPrice(
+        num_judged=shape.num_judged,
+        step_seconds=forward[bare] - reading + cost.host(shape.num_judged),
+        row_seconds=(forward[more] - forward[bare]) / (more - bare),
+        draft_seconds=cost.drafting,
+    )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outrider.core.ids import BlockId
+from outrider.core.price import DraftPrice
 from outrider.core.sequence import Sequence
 
 
@@ -44,9 +45,13 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one step; empty when nothing can run."""
+    """The rows of one step; empty when nothing can run.
+
+    `price` is what drafts cost in it, where that was measured.
+    """
 
     rows: tuple[BatchRow, ...]
+    price: DraftPrice | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""

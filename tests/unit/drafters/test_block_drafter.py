@@ -13,7 +13,7 @@ from outrider.core.outcome import Outcome, RowOutcome
 from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.block.checkpoint import BlockCheckpoint
-from outrider.drafters.block.drafter import BlockDrafter
+from outrider.drafters.block.drafter import MOST_KEPT, PATIENCE, BlockDrafter
 from outrider.drafters.block.markov_loop import largest
 from outrider.drafters.block.runner import BlockRow, NewContext
 from outrider.drafters.trained_block import ascending, require_shape
@@ -215,3 +215,51 @@ def test_wrong_drafters_are_refused(target: Path, tmp_path: Path) -> None:
         replace(CONFIG, mask_token_id=64)
     with pytest.raises(CorruptCheckpoint, match="target_layer_ids"):
         replace(CONFIG, target_layer_ids=(0, 7))
+
+
+def unasked(rounds: int, length: int = 1) -> tuple[Runner, BlockDrafter]:
+    """A drafter that has seen so many rounds of one request since it last drafted."""
+    runner = Runner()
+    drafter = BlockDrafter(runner, CONFIG, num_blocks=64, block_size=4096)
+    observed(drafter, 0, 4)
+    assert proposed(drafter, batch_of(5)) == 4
+    for number in range(rounds):
+        observed(drafter, 4 + number * length, length)
+    return runner, drafter
+
+
+def test_context_that_nobody_asks_for_is_not_computed() -> None:
+    """Catches a drafter that works beside every step of an engine that never asks it."""
+    runner, drafter = unasked(PATIENCE + 100)
+    assert runner.written == [(0, 4)]
+    observed(drafter, PATIENCE + 104, 80)
+    assert runner.written == [(0, 4)]
+    assert proposed(drafter, batch_of(PATIENCE + 185)) == 4
+    assert [kv_len for kv_len, _ in runner.written[1:]] == list(range(4, PATIENCE + 105))
+    # It is in use again, so a prompt is turned into context at once.
+    num_written = len(runner.written)
+    observed(drafter, PATIENCE + 184, 80)
+    assert len(runner.written) == num_written + 1
+
+
+def test_the_oldest_of_too_many_features_are_given_up() -> None:
+    """Catches features that pile up without end, or a draft over slots that were given up."""
+    runner, drafter = unasked(PATIENCE + 2, 60)
+    written = len(runner.written)
+    observed(drafter, 4 + 60 * (PATIENCE + 2), MOST_KEPT)
+    assert proposed(drafter, batch_of(5 + 60 * (PATIENCE + 2) + MOST_KEPT)) == 0
+    assert len(runner.written) == written
+    # A request that computes those slots anew has all it needs.
+    observed(drafter, 0, 8)
+    assert proposed(drafter, batch_of(9)) == 4
+
+
+def test_features_of_a_request_that_ended_unasked_are_given_up() -> None:
+    """Catches features of the dead that push out those of the living."""
+    runner, drafter = unasked(PATIENCE + 2)
+    drafter.forget(RequestId("other"))
+    assert proposed(drafter, batch_of(PATIENCE + 7)) == 4
+    runner, drafter = unasked(PATIENCE + 2)
+    drafter.forget(RequestId("r"))
+    assert proposed(drafter, batch_of(PATIENCE + 7)) == 0
+    assert runner.written == [(0, 4)]

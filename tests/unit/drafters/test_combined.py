@@ -1,6 +1,9 @@
 """The combined drafter asks the network where it pays and keeps what each source is good at."""
 
 from collections.abc import Sequence as Tokens
+from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import torch
 
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome, RowOutcome
+from outrider.core.price import DraftPrice
 from outrider.core.request import Request, SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence
 from outrider.drafters.combined import CombinedDrafter, located
@@ -265,3 +269,52 @@ def test_a_folder_of_drafters_says_what_it_holds(tmp_path: Path) -> None:
     assert found(table) == (None, str(table / "ngram-table.safetensors"))
     assert found(both, "other") == (str(both / "network"), "other")
     assert located(SpeculativeConfig(method="combined")) == SpeculativeConfig(method="combined")
+
+
+def price(step_seconds: float, row_seconds: float = 0.0, judged: int = 2) -> DraftPrice:
+    """A step in which the network takes one second per request."""
+    return DraftPrice(judged, step_seconds, row_seconds, float)
+
+
+def test_the_network_is_asked_for_as_many_rows_as_pay() -> None:
+    """Catches a price of one request that is taken for that of a batch, and rows in any order."""
+
+    def asked(at: DraftPrice) -> list[list[int]]:
+        network = FakeNetwork(says([7, 8], 0.9))
+        rows = (row(LOOP, name="a"), row(NEW, name="b"))
+        combined(network, cost=100.0).propose(Batch(rows, at), "matching")
+        return network.asked
+
+    # Two tokens and nine that the copy promises come in 100 seconds; 0.2 and 0.8 more from it.
+    assert asked(price(100.0)) == [[6, 6]]
+    assert asked(price(20.0)) == [[0, 6]]
+    assert asked(price(5.0)) == []
+    # Rows at a tenth of a token each leave the gain, at nine tenths nothing.
+    assert asked(price(20.0, 1.0)) == [[0, 6]]
+    assert asked(price(20.0, 9.0)) == []
+
+
+def test_a_dear_row_ends_a_draft() -> None:
+    """Catches tokens that are drafted although none of them can be worth its row."""
+    batch = Batch((row([1, 2, 1]),))
+    free = combined(None).propose(batch, "matching").rows[0]
+    dear = combined(None).propose(replace(batch, price=price(4.0, 2.0)), "matching").rows[0]
+    assert free.confidence is not None
+    assert dear.confidence is not None
+    survival = list(accumulate(free.confidence, mul))
+    assert len(free.tokens) == 6
+    assert len(dear.tokens) == sum(value >= 0.5 for value in survival) < 6
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_the_gain_is_learnt_from_drafts_that_were_cut(holds: bool) -> None:
+    """Catches a network that keeps its first credit because no draft is verified whole."""
+    network = FakeNetwork(says([7, 8, 9], 0.9))
+    drafter = combined(network, cost=0.5)
+    for _ in range(40):
+        one = row(NEW)
+        num_drafted = len(proposed(drafter, one).tokens)
+        done = RowOutcome(one.sequence.id, 1, num_drafted, 1, int(holds), (0,), False)
+        drafter.observe(Outcome((done,)), EMPTY)
+    assert (len(network.asked) == 40) is holds
+    assert len(network.asked) > 0

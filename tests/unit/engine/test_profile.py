@@ -3,23 +3,29 @@
 import itertools
 import json
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from outrider.core.calibration import Calibration, Curve
-from outrider.core.request import SamplingParams
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Outcome
+from outrider.core.price import FREE, DraftPrice
+from outrider.core.request import SamplingParams, VerifyRule
 from outrider.core.step_cost import BatchTimings, MeasuredOn, StepCostTable, Timing
 from outrider.core.trace import read_trace
 from outrider.engine.config import EngineConfig, LengthPolicyName
 from outrider.engine.llm import LLM
-from outrider.engine.profile import ProfileSetting, measure
+from outrider.engine.profile import HOST_STEPS, ProfileSetting, measure, measure_host
 from outrider.engine.resolve import resolve
 from outrider.engine.scheduling import Surroundings, scheduling, table_path
 from outrider.errors import ConfigError
 from outrider.schedule.cost import faults_of
 from outrider.schedule.lengths import Fixed, Off, Threshold, Throughput
+from outrider.tensor.batch import Batch
+from outrider.tensor.window import Proposal, Scores, Taps
 from outrider.testing.scripted import random_drafter
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
 from tests.unchecked import unchecked
@@ -234,6 +240,41 @@ def test_every_size_is_measured(model: str) -> None:
     assert all(timing.seconds == 1 and timing.count == 5 for own in found.forward for timing in own)
     assert {fault.kind for fault in faults_of(found)} == {"flat"}
     assert StepCostTable.from_json(found.to_json(), "f") == found
+
+
+class Noting:
+    """A drafter that notes what it is told of prices."""
+
+    max_draft_len = 2
+    taps: Taps = ()
+
+    def __init__(self) -> None:
+        self.prices: list[DraftPrice | None] = []
+
+    def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
+        self.prices.append(batch.price)
+        return Proposal.nothing(batch)
+
+    def observe(self, outcome: Outcome, scores: Scores) -> None: ...
+
+    def forget(self, request_id: RequestId) -> None: ...
+
+
+@unchecked()
+def test_what_is_measured_is_a_whole_draft(model: str) -> None:
+    """Catches a cost without the network, which a drafter does not ask where copying does."""
+    plan = resolve(EngineConfig(model=model, dtype="float32", threads=1))
+    setting = ProfileSetting(
+        measured_on=PLACE,
+        max_num_seqs=2,
+        max_context_len=400,
+        block_size=16,
+        max_num_batched_tokens=512,
+    )
+    noting = Noting()
+    measure_host(plan.backend.load(plan.checkpoint), noting, setting, time.perf_counter)
+    assert len(noting.prices) > 2 * HOST_STEPS
+    assert set(noting.prices) == {FREE}
 
 
 @unchecked()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,13 @@ from outrider.schedule.confidence import Estimator, Said
 from outrider.schedule.cost import StepCost
 from outrider.schedule.lengths import BatchShape, Fixed, Throughput
 from outrider.schedule.planner import DraftedRow, DraftedStep, Planner
-from outrider.schedule.rationing import LONGEST_PAUSE, Rationing
+from outrider.schedule.rationing import (
+    COMMON_EVIDENCE,
+    EVIDENCE,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Rationing,
+)
 
 A, B = RequestId("a"), RequestId("b")
 
@@ -53,7 +60,7 @@ def run(planner: Planner, drafts: Sequence[float], draft_seconds: float, steps: 
     """Let one request draft whenever it may; say when it did."""
     asked = []
     for _ in range(steps):
-        planner.begin_step()
+        planner.begin_step(1)
         may = planner.may_draft(A)
         asked.append(may)
         own = drafts if may else []
@@ -93,7 +100,7 @@ def test_one_request_rests_while_another_drafts_and_probes_meet() -> None:
     rationing = Rationing()
     probes: dict[RequestId, list[int]] = {A: [], B: []}
     for number in range(300):
-        rationing.begin_step()
+        rationing.begin_step(1)
         for name in (A, B):
             if rationing.may_draft(name) and (name == A or number > 20):
                 probes[name].append(number)
@@ -106,6 +113,62 @@ def test_one_request_rests_while_another_drafts_and_probes_meet() -> None:
     rationing.forget(A)
     rationing.forget(A)
     assert rationing.num_resting == 1
+
+
+def ask(rationing: Rationing, name: RequestId, num_requests: int, steps: int) -> list[bool]:
+    """Whether the request may draft in each of so many steps; no draft of it pays."""
+    asked = []
+    for _ in range(steps):
+        rationing.begin_step(num_requests)
+        asked.append(rationing.may_draft(name))
+        if asked[-1]:
+            rationing.learn(name, 0.0, 1.0)
+    return asked
+
+
+def test_a_new_request_rests_where_drafts_do_not_pay() -> None:
+    """Catches drafts that every request makes to learn what all others know already."""
+    rationing = Rationing()
+    assert EVIDENCE <= sum(ask(rationing, A, 16, 5)) < 5
+    for number in range(COMMON_EVIDENCE):
+        ask(rationing, RequestId(f"r{number}"), 16, 1)
+    asked = ask(rationing, B, 16, 2 * FIRST_PAUSE)
+    assert 1 <= sum(asked) <= 2
+    # Of another load nothing is known.
+    assert ask(rationing, RequestId("c"), 1, 1) == [True]
+
+
+def test_a_request_that_rests_is_asked_when_half_the_others_have_gone() -> None:
+    """Catches a rest on a busy machine that goes on when it is idle."""
+    rationing = Rationing()
+    ask(rationing, A, 16, 200)
+    assert rationing.num_resting == 1
+    rationing.begin_step(9)
+    assert not rationing.may_draft(A)
+    rationing.begin_step(8)
+    assert rationing.may_draft(A)
+
+
+def test_a_price_is_that_of_the_table() -> None:
+    """Catches a price of one stair, or of prompts that are read meanwhile."""
+    planner = Planner(Throughput(LINEAR), cost=LINEAR)
+    price = planner.price(BatchShape(num_known=10, num_judged=4))
+    assert price is not None
+    assert price.step_seconds == pytest.approx(2.5)
+    assert price.row_seconds == pytest.approx(0.5)
+    assert price.row_tokens == pytest.approx(4 * 0.5 / 2.5)
+    assert price.draft_seconds(3) == 0.0
+    assert Planner(Fixed(9)).price(BatchShape(1, 1)) is None
+
+
+def test_a_delay_is_not_what_drafting_costs() -> None:
+    """Catches a draft held up by another program that sends its request to rest."""
+    delays = [0.1] * 5 + [50.0] + [0.1] * 30
+    drafting = {"d": ((1, Timing(0.1, 0.0, 1)),)}
+    cost = StepCost(replace(LINEAR.table, drafting=drafting), "d")
+    planner = Planner(Throughput(cost), cost=cost)
+    for delay in delays:
+        assert run(planner, [0.95, 0.9], delay, 1) == [True]
 
 
 def test_without_a_cost_table_everybody_drafts() -> None:

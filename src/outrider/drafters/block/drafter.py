@@ -1,14 +1,19 @@
 """Drafting with a trained block drafter (DFlash, DSpark): a whole block in one forward.
 
 Between rounds the drafter holds nothing of a request but the context of its positions, in the
-target's own blocks, and the features of the last round, which are turned into context by the next
-draft. There is nothing to drop when a request ends and nothing to compute again when it returns.
+target's own blocks, and the features of the last rounds, which are turned into context by the next
+draft. There is nothing to compute again when a request returns.
+
+While nobody asks for drafts (`PATIENCE`), context would be computed for nothing: then features are
+kept as they are, and where they grow too many, the oldest are given up. A request that lost some
+does not draft any more.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from outrider.core.ids import RequestId
+from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
 from outrider.drafters.block.config import BlockConfig
@@ -16,10 +21,32 @@ from outrider.drafters.block.context import ContextBook
 from outrider.drafters.block.runner import BlockRow, BlockRunner, NewContext
 from outrider.errors import ConfigError
 from outrider.tensor.batch import Batch, BatchRow
+from outrider.tensor.shapes import Hidden
 from outrider.tensor.window import NO_PROPOSAL, Proposal, Scores, Taps
 
 MOST_UNWRITTEN = 64
 """Rows of features that wait for the next draft; a prompt's are turned into context at once."""
+PATIENCE = 32
+"""Rounds without a draft after which features wait for one, however many they are."""
+MOST_KEPT = 2048
+"""Rows of features that wait then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    """Rows `first` to `first + length - 1` of a step's features, without context as yet."""
+
+    request_id: RequestId
+    kv_len: int
+    length: int
+    block_table: tuple[BlockId, ...]
+    features: Hidden
+    first: int
+
+    def context(self) -> NewContext:
+        """Cut the rows out."""
+        rows = self.features[self.first : self.first + self.length]
+        return NewContext(self.kv_len, self.block_table, rows)
 
 
 class BlockDrafter:
@@ -58,13 +85,16 @@ class BlockDrafter:
         self._name = name
         self._runner = runner
         self._book = ContextBook(num_blocks, block_size)
-        self._unwritten: list[NewContext] = []
+        self._unwritten: deque[_Unwritten] = deque()
+        self._num_unwritten = 0
+        self._rounds_unasked = 0
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
         """Draft one block for every request that can."""
         indices = [i for i, row in enumerate(batch) if self._can_draft(row)]
         if not indices:
             return Proposal.nothing(batch)
+        self._rounds_unasked = 0
         drafted = self._runner.draft(
             self._take_unwritten(), [self._block_row(batch.rows[i], rule) for i in indices]
         )
@@ -82,20 +112,46 @@ class BlockDrafter:
                 continue
             self._book.note(table, row.kv_len, length, has_context=features is not None)
             if features is not None:
-                own = features[first : first + length]
-                self._unwritten.append(NewContext(row.kv_len, table, own))
-        if sum(len(new.features) for new in self._unwritten) > MOST_UNWRITTEN:
+                self._num_unwritten += length
+                self._unwritten.append(
+                    _Unwritten(row.request_id, row.kv_len, length, table, features, first)
+                )
+        self._rounds_unasked += 1
+        if self._is_unasked:
+            while self._num_unwritten > MOST_KEPT:
+                self._give_up(self._unwritten.popleft())
+        elif self._num_unwritten > MOST_UNWRITTEN:
             self._runner.draft(self._take_unwritten(), [])
 
     def forget(self, request_id: RequestId) -> None:
-        """Nothing is kept per request; its context stays with the blocks, for whoever shares them.
+        """Leave a request's context with its blocks, for whoever shares them.
 
-        Unwritten features stay too: until the next draft no other request computes anything.
+        Of unwritten features those that may never be asked for are given up.
         """
+        if not self._is_unasked:
+            return
+        kept: deque[_Unwritten] = deque()
+        for each in self._unwritten:
+            if each.request_id == request_id:
+                self._give_up(each)
+            else:
+                kept.append(each)
+        self._unwritten = kept
+
+    @property
+    def _is_unasked(self) -> bool:
+        return self._rounds_unasked > PATIENCE
 
     def _take_unwritten(self) -> Sequence[NewContext]:
-        taken, self._unwritten = self._unwritten, []
+        taken = [each.context() for each in self._unwritten]
+        self._unwritten.clear()
+        self._num_unwritten = 0
         return taken
+
+    def _give_up(self, lost: _Unwritten) -> None:
+        """Note that these positions will have no context."""
+        self._num_unwritten -= lost.length
+        self._book.note(lost.block_table, lost.kv_len, lost.length, has_context=False)
 
     def _can_draft(self, row: BatchRow) -> bool:
         """Whether only the anchor is uncached and everything before it has context."""
