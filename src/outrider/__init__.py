@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from outrider.core.acceptance import Acceptance as Acceptance
     from outrider.core.request import SamplingParams as SamplingParams
+    from outrider.core.request import StructuredOutputsParams as StructuredOutputsParams
     from outrider.drafters.config import SpeculativeConfig as SpeculativeConfig
     from outrider.engine.config import EngineConfig as EngineConfig
     from outrider.engine.llm import LLM as LLM
@@ -20,6 +21,7 @@ _HOMES = {
     "OutriderError": "outrider.errors",
     "SamplingParams": "outrider.core.request",
     "SpeculativeConfig": "outrider.drafters.config",
+    "StructuredOutputsParams": "outrider.core.request",
 }
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "OutriderError",
     "SamplingParams",
     "SpeculativeConfig",
+    "StructuredOutputsParams",
     "__version__",
 ]
 

@@ -1,5 +1,6 @@
 """What a user asked for: sampling parameters and the request around them."""
 
+import json as json_text
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,11 +22,81 @@ MAX_LOGIT_BIAS = 100.0
 GREEDY_BELOW = 1e-5
 
 
+MAX_GRAMMAR_LENGTH = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsParams:
+    """The form an output must have; exactly one field is given. Names as in vLLM.
+
+    The whole output has the form, from its first token to the end-of-sequence token.
+
+    Raises:
+        RequestRejected: None or several are given, or one cannot be meant; the message names it.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    """A JSON schema; kept as text."""
+    json_object: bool = False
+    """Any JSON object."""
+    regex: str | None = None
+    """A regular expression without look-around, for the whole output."""
+    choice: tuple[str, ...] | None = None
+    """One of these texts."""
+    grammar: str | None = None
+    """A context-free grammar in the Lark notation of llguidance; its first rule is `start`."""
+
+    def __post_init__(self) -> None:
+        """Bring the schema and the choices into one form, and refuse what cannot be meant."""
+        names = [each.name for each in fields(self)]
+        given = [name for name in names if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise RequestRejected(
+                f"structured_outputs has {' and '.join(given) or 'nothing'}; give exactly one of "
+                f"{', '.join(names)}"
+            )
+        if self.json is not None:
+            object.__setattr__(self, "json", _schema_text(self.json))
+        if self.json_object not in (True, False):
+            raise RequestRejected(f"json_object is {self.json_object!r}, but it must be true")
+        for name in ("regex", "grammar"):
+            value = getattr(self, name)
+            if value is not None and not _is_text(value):
+                raise RequestRejected(f"{name} is {value!r}, but it must be text")
+        choice: object = self.choice
+        if choice is not None:
+            if not (isinstance(choice, list | tuple) and choice and all(map(_is_text, choice))):
+                raise RequestRejected(f"choice is {choice!r}, but it must be texts, none empty")
+            object.__setattr__(self, "choice", tuple(choice))
+        self._refuse_size(given[0])
+
+    def _refuse_size(self, name: str) -> None:
+        value = getattr(self, name)
+        length = sum(map(len, value)) if name == "choice" else len(str(value))
+        if length > MAX_GRAMMAR_LENGTH:
+            raise RequestRejected(
+                f"{name} has {length} characters, but at most {MAX_GRAMMAR_LENGTH} are taken"
+            )
+
+
+def _schema_text(schema: object) -> str:
+    """Spell a schema as one line of JSON, so that equal requests have equal text."""
+    try:
+        value = json_text.loads(schema) if isinstance(schema, str) else schema
+        if not isinstance(value, Mapping):
+            raise RequestRejected(f"json is {value!r:.80}, but a schema is a JSON object")
+        return json_text.dumps(dict(value), separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, RequestRejected):
+            raise
+        raise RequestRejected(f"json is no JSON schema: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled and when it ends.
 
-    The warps act in this order: allowed tokens and mask, logit bias, min_tokens, penalties,
+    The warps act in this order: allowed tokens, mask and form, logit bias, min_tokens, penalties,
     temperature, min_p, top_k, top_p. Penalties see the history each position really has, so a
     drafted prefix counts while it is being verified and is forgotten when it is rejected.
 
@@ -57,6 +128,8 @@ class SamplingParams:
     """Only these ids may be generated."""
     token_mask: TokenMask | None = None
     """Called with the output so far, drafted prefix included; returns the ids allowed next."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """The form the output must have."""
     seed: int | None = None
     """Fixes the noise of this request; None derives one from the engine's seed."""
     n: int = 1
@@ -131,6 +204,12 @@ class SamplingParams:
             ),
             ("stop", self.stop, all(self.stop), "strings that are not empty"),
             (
+                "ignore_eos",
+                self.ignore_eos,
+                not (self.ignore_eos and self.structured_outputs),
+                "false with structured_outputs, whose end is the end-of-sequence token",
+            ),
+            (
                 "verify_rule",
                 self.verify_rule,
                 self.verify_rule is None or self.verify_rule in VERIFY_RULES,
@@ -180,6 +259,7 @@ class SamplingParams:
             and not self.has_history_warps
             and not self.logit_bias
             and self.allowed_token_ids is None
+            and self.structured_outputs is None
         )
 
     @classmethod
@@ -214,6 +294,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
 def _are_ids(value: object) -> bool:
     return isinstance(value, Collection) and all(_is_integer(each) for each in value)
 
@@ -241,6 +325,11 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("allowed_token_ids",), lambda ids: ids is None or _are_ids(ids), "None or token ids"),
     (("logit_bias",), _is_bias, "a map of token ids to numbers"),
     (("token_mask",), lambda mask: mask is None or callable(mask), "None or a function"),
+    (
+        ("structured_outputs",),
+        lambda form: form is None or isinstance(form, StructuredOutputsParams),
+        "None or StructuredOutputsParams",
+    ),
     (("ignore_eos", "skip_special_tokens"), lambda flag: isinstance(flag, bool), "true or false"),
 )
 

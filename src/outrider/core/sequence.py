@@ -7,6 +7,7 @@ from typing import Self
 
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
+from outrider.core.matcher import TokenMatcher
 from outrider.core.outcome import Finish, Origin, TokenLogprobs
 from outrider.core.request import Request, SamplingParams
 
@@ -39,6 +40,8 @@ class Sequence:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)
     finish: Finish | None = None
+    matcher: TokenMatcher | None = None
+    """Knows what may come next where the output must follow a grammar."""
 
     @classmethod
     def of(cls, request: Request) -> Self:

@@ -185,10 +185,14 @@ class DraftModelDrafter:
             draft.is_open = False
             return
         history = (*sequence.output, *draft.tokens) if sequence.params.has_history_warps else ()
-        context = Context(sequence.prompt, history, self._stop_tokens)
+        masks = sequence.matcher and sequence.matcher.masks(sequence.output, draft.tokens)
+        context = Context(sequence.prompt, history, self._stop_tokens, masks[-1] if masks else None)
         try:
             warped = warp(logits, sequence.params, context)
         except RequestFailed:  # The verifier meets the same mask and reports it.
+            draft.is_open = False
+            return
+        if not bool(torch.isfinite(warped.max())):  # The grammar allows nothing more.
             draft.is_open = False
             return
         token, probs = draft_token(warped, sequence, len(draft.tokens), rule)

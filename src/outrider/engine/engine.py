@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
+from outrider.core.matcher import TokenMatcher
 from outrider.core.outcome import Finish, FinishReason, Outcome
-from outrider.core.request import Request
+from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence
 from outrider.core.step_cost import Clock
 from outrider.core.trace import StepTimes
@@ -19,6 +20,7 @@ from outrider.engine.commit import StopRules, commit
 from outrider.engine.described import bare_shape, described, round_of
 from outrider.engine.detokenize import TextDecoder, TextStream
 from outrider.engine.features import FeatureRecorder
+from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.report import Delta, StepReport
 from outrider.engine.watch import Watch
 from outrider.errors import CapacityError, ConfigError, RequestRejected
@@ -33,6 +35,7 @@ from outrider.target.base import Target
 from outrider.tensor.batch import Batch
 from outrider.tensor.shapes import Hidden
 from outrider.tensor.window import Proposal, Taps, VerifyWindow
+from outrider.verify.pruning import prune
 from outrider.verify.verifier import RuleVerifier
 
 
@@ -52,6 +55,7 @@ class EngineParts:
     limits: Limits
     rules: StopRules
     decoder: TextDecoder | None = None
+    grammars: GrammarCompiler | None = None
     recorder: FeatureRecorder | None = None
     is_checked: bool = False
     cost: StepCost | None = None
@@ -157,6 +161,7 @@ class Engine:
             )
         self.check(request)
         sequence = Sequence.of(request)
+        sequence.matcher = self._matcher_of(request.params)
         self._sequences[request.id] = sequence
         self._admission.add(sequence)
         if self._parts.decoder is not None:
@@ -184,6 +189,7 @@ class Engine:
                     f"prompt token {token} is outside the vocabulary of {spec.vocab_size} ids"
                 )
         check_token_ids(request.params, spec.vocab_size)
+        self._matcher_of(request.params)
         if request.params.verify_rule == "rejection" and self._parts.lengths.anticipating:
             raise RequestRejected(ANTICIPATING)
         length = len(request.prompt)
@@ -245,10 +251,14 @@ class Engine:
         if not batch:
             return StepReport()
         watch.lap()
-        proposal = self._propose(batch)
-        drafted = described(batch, proposal, self._parts.verifier.rule, watch.lap())
-        plan = self._planner.plan(drafted)
-        window = VerifyWindow.build(batch, proposal, plan.lengths)
+        drafted = self._propose(batch)
+        proposal = prune(batch, drafted)
+        plan = self._planner.plan(
+            described(batch, proposal, self._parts.verifier.rule, watch.lap())
+        )
+        window = VerifyWindow.build(
+            batch, proposal, plan.lengths, [len(row.tokens) for row in drafted.rows]
+        )
         watch.lap()
         scores = self._target.score(window, self._taps)
         forward_seconds = watch.lap()
@@ -269,6 +279,16 @@ class Engine:
         """Requests that this step may serve."""
         waiting = self._admission.num_running + self._admission.num_waiting
         return min(waiting, self._parts.limits.max_num_seqs)
+
+    def _matcher_of(self, params: SamplingParams) -> TokenMatcher | None:
+        form = params.structured_outputs
+        if form is None:
+            return None
+        if self._parts.grammars is None:
+            raise RequestRejected(
+                "this engine knows no text, so it cannot hold to structured_outputs"
+            )
+        return self._parts.grammars.matcher(form)
 
     def _propose(self, batch: Batch) -> Proposal:
         if self._drafter is None or not any(row.max_draft_len for row in batch):

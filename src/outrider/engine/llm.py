@@ -98,7 +98,7 @@ class LLM:
             self.config, **{"speculative": speculative_config, "trace": None, **options}
         )
         other = object.__new__(type(self))
-        plan = resolve(config, self._plan.checkpoint, self._plan.backend)
+        plan = resolve(config, self._plan.checkpoint, self._plan.backend, self._plan.grammars)
         other._start(plan, self._model, drafter)
         return other
 

@@ -15,6 +15,7 @@ from outrider.engine.commit import StopRules
 from outrider.engine.config import DEFAULT_WEIGHTS, WEIGHING_POLICIES, EngineConfig
 from outrider.engine.engine import Engine, EngineParts
 from outrider.engine.features import FeatureRecorder
+from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.machine import available_cores
 from outrider.engine.scheduling import Scheduling, Surroundings, scheduling
 from outrider.engine.surroundings import surroundings
@@ -43,12 +44,18 @@ class EnginePlan:
     backend: Backend
     num_kv_blocks: int
     max_context_len: int
+    grammars: GrammarCompiler
 
 
 def resolve(
-    config: EngineConfig, checkpoint: Checkpoint | None = None, backend: Backend | None = None
+    config: EngineConfig,
+    checkpoint: Checkpoint | None = None,
+    backend: Backend | None = None,
+    grammars: GrammarCompiler | None = None,
 ) -> EnginePlan:
     """Open the checkpoint, choose the backend, unless given, and fix what the config left open.
+
+    `grammars` are those of another engine for the same checkpoint.
 
     Raises:
         ModelError: The checkpoint cannot be used.
@@ -77,6 +84,8 @@ def resolve(
         backend=backend or choose_backend(config),
         num_kv_blocks=num_blocks,
         max_context_len=context,
+        grammars=grammars
+        or GrammarCompiler(checkpoint.tokenizer, spec.vocab_size, spec.stop_token_ids),
     )
 
 
@@ -103,6 +112,7 @@ def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) 
             limits=Limits(config.max_num_seqs, config.max_num_batched_tokens, plan.max_context_len),
             rules=StopRules(spec.stop_token_ids, plan.max_context_len),
             decoder=plan.checkpoint.tokenizer,
+            grammars=plan.grammars,
             recorder=FeatureRecorder(config.feature_taps) if config.feature_taps else None,
             is_checked=config.is_checked,
             cost=decided.cost,

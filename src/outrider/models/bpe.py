@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from outrider.errors import CorruptCheckpoint, UnsupportedModel
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
+_FIRST_SHIFTED = 256
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS_AND_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -80,6 +81,13 @@ def build(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
         ]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
     return tokenizer
+
+
+def byte_spelling() -> list[str]:
+    """The printable stand-in of every byte in byte-level BPE (Radford et al. 2019)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    shifted = iter(range(_FIRST_SHIFTED, 2 * _FIRST_SHIFTED))
+    return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int], list[tuple[str, str]]]:

@@ -158,6 +158,18 @@ class Tokenizer:
         """Spelling of every id, for comparing the vocabularies of two checkpoints."""
         return self._table
 
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes each id stands for in a text; None if the vocabulary is not byte-level."""
+        if not isinstance(self.backend.decoder, tokenizers.decoders.ByteLevel):
+            return None
+        byte_of = {ord(text): byte for byte, text in enumerate(bpe.byte_spelling())}
+        return [
+            bytes(byte_of[ord(char)] for char in text)
+            if all(ord(char) in byte_of for char in text)
+            else text.encode()
+            for text in self._table
+        ]
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the spellings of all ids: equal where every id means the same."""

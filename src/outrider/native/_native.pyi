@@ -88,6 +88,7 @@ class WarpRule:
     log_min_p: float | None
     repetition_penalty: float
     allowed: Sequence[int] | None
+    mask: bytes
     bias: Sequence[tuple[int, float]]
     held_back: Sequence[int]
     seen: Sequence[int]

@@ -22,6 +22,7 @@ def warp_rule(params: SamplingParams, context: Context) -> WarpRule:
     """Turn a request's options and one position's past into what the C++ side applies."""
     rule = WarpRule()
     rule.allowed = _allowed(params, context)
+    rule.mask = context.allowed or b""
     rule.bias = list(params.logit_bias.items())
     if len(context.output) < params.min_tokens:
         rule.held_back = list(context.stop_tokens)
@@ -82,7 +83,10 @@ class NativeSampler:
         positions: list[int] = []
         for run in runs:
             rows += range(run.first_row, run.first_row + run.num_rows)
-            rules += [warp_rule(run.params, _NO_PAST)] * run.num_rows
+            if run.masks is None:
+                rules += [warp_rule(run.params, _NO_PAST)] * run.num_rows
+            else:
+                rules += [warp_rule(run.params, Context((), (), allowed=m)) for m in run.masks]
             seeds += [run.seed] * run.num_rows
             positions += range(run.position, run.position + run.num_rows)
         return matching_tokens(self._machine, logits, rows, rules, seeds, positions)

@@ -23,7 +23,8 @@ NONE_LEFT: Final = -2
 class RowRun:
     """Consecutive rows of one request: `logits[first_row]` belongs to output position `position`.
 
-    `seed` is the request's; with the position it fixes the noise of a row.
+    `seed` is the request's; with the position it fixes the noise of a row. `masks` has one entry
+    per row, as in `warp.Context`, or None for no grammar.
     """
 
     first_row: int
@@ -31,6 +32,7 @@ class RowRun:
     params: SamplingParams
     seed: int
     position: int
+    masks: Sequence[bytes] | None = None
 
 
 class RowSampler(Protocol):

@@ -23,12 +23,13 @@ class Context:
     """What a position knows of the past.
 
     `output` includes the drafted prefix of this window; `stop_tokens` are the ids that min_tokens
-    holds back.
+    holds back; `allowed` is a mask with a bit per token id (see `core.matcher`), None allows all.
     """
 
     prompt: Sequence[int]
     output: Sequence[int]
     stop_tokens: frozenset[int] = frozenset()
+    allowed: bytes | None = None
 
 
 def warp(logits: LogitRow, params: SamplingParams, context: Context) -> LogitRow:
@@ -65,6 +66,8 @@ def _mask(row: Tensor, params: SamplingParams, context: Context) -> Tensor:
     if allowed is not None:
         keep = _ids(allowed, row)
         row = torch.full_like(row, -torch.inf).index_copy_(0, keep, row[keep])
+    if context.allowed is not None:
+        row = row.masked_fill(~_bits(context.allowed, row), -torch.inf)
     if params.logit_bias:
         ids = _ids(params.logit_bias, row)
         bias = torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device)
@@ -88,6 +91,13 @@ def _ask(mask: TokenMask, output: Sequence[int], vocab_size: int) -> frozenset[i
             f"{vocab_size - 1}"
         )
     return allowed
+
+
+def _bits(mask: bytes, row: Tensor) -> Tensor:
+    """Unpack a mask to a truth value per token."""
+    packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8).to(row.device)
+    places = torch.arange(8, dtype=torch.uint8, device=row.device)
+    return ((packed[:, None] >> places) & 1).bool().reshape(-1)[: row.numel()]
 
 
 def _penalise(row: Tensor, params: SamplingParams, context: Context) -> Tensor:

@@ -67,15 +67,24 @@ class VerifyWindow:
     drafted: tuple[int, ...]
 
     @classmethod
-    def build(cls, batch: Batch, proposal: Proposal, verify_lens: Sequence[int]) -> Self:
-        """Keep the first `verify_lens[i]` draft tokens of row i."""
+    def build(
+        cls,
+        batch: Batch,
+        proposal: Proposal,
+        verify_lens: Sequence[int],
+        drafted: Sequence[int] | None = None,
+    ) -> Self:
+        """Keep the first `verify_lens[i]` draft tokens of row i.
+
+        `drafted` says how many there were, where some were taken out before.
+        """
         kept = tuple(
             row.first(length) for row, length in zip(proposal.rows, verify_lens, strict=True)
         )
         for row, draft in zip(batch, kept, strict=True):
             assert len(draft.tokens) <= row.max_draft_len, "a draft outgrew its row"
             assert row.is_judged or not draft.tokens, "drafts behind an unfinished prompt"
-        return cls(batch, kept, tuple(len(row.tokens) for row in proposal.rows))
+        return cls(batch, kept, tuple(drafted or (len(row.tokens) for row in proposal.rows)))
 
     @property
     def num_tokens(self) -> int:
@@ -101,7 +110,8 @@ class Scores:
 class RowVerdict:
     """How many drafts of a row were accepted and which token the target added.
 
-    `failure` says why nothing can be judged (the logits are not numbers); then there is no token.
+    `failure` says why nothing can come behind the accepted drafts (the logits are not numbers, or
+    nothing is allowed); then there is no added token.
     """
 
     accepted: int

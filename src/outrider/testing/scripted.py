@@ -14,6 +14,7 @@ from outrider.drafters.base import Drafter
 from outrider.engine.commit import StopRules
 from outrider.engine.detokenize import TextDecoder
 from outrider.engine.engine import Engine, EngineParts
+from outrider.engine.grammar import GrammarCompiler
 from outrider.kvcache.blocks import BlockAllocator
 from outrider.sampling.draw import draft_token
 from outrider.sampling.noise import mix
@@ -91,16 +92,28 @@ def told_drafter(
     return RowDrafter(max_draft_len, draft)
 
 
-def table_drafter(max_draft_len: int, table: Callable[[tuple[int, ...]], torch.Tensor]) -> Drafter:
-    """Draws from a table of log-probabilities, and under rejection hands over what it drew from."""
+def table_drafter(
+    max_draft_len: int,
+    table: Callable[[tuple[int, ...]], torch.Tensor],
+    *,
+    knows_grammar: bool = True,
+) -> Drafter:
+    """Draws from a table of log-probabilities, and under rejection hands over what it drew from.
+
+    One that does not know the grammar drafts tokens that it refuses.
+    """
 
     def draft(row: BatchRow, rule: VerifyRule) -> RowProposal:
         sequence = row.sequence
         tokens: list[int] = []
         probs = []
         for slot in range(row.max_draft_len):
-            context = Context(sequence.prompt, (*sequence.output, *tokens))
+            masks = sequence.matcher and sequence.matcher.masks(sequence.output, tokens)
+            allowed = masks[-1] if masks and knows_grammar else None
+            context = Context(sequence.prompt, (*sequence.output, *tokens), allowed=allowed)
             warped = warp(table((*sequence.tokens, *tokens)), sequence.params, context)
+            if not bool((warped > -torch.inf).any()):
+                break
             token, drawn_from = draft_token(warped, sequence, slot, rule)
             tokens.append(token)
             if drawn_from is not None:
@@ -154,6 +167,7 @@ class TinyEngine:
     max_num_batched_tokens: int = 512
     max_context_len: int | None = None
     decoder: TextDecoder | None = None
+    grammars: GrammarCompiler | None = None
     cost: StepCost | None = None
     estimator: Estimator | None = None
 
@@ -181,6 +195,7 @@ def tiny_engine(
             limits=Limits(options.max_num_seqs, options.max_num_batched_tokens, context),
             rules=StopRules(target.spec.stop_token_ids, context),
             decoder=options.decoder,
+            grammars=options.grammars,
             is_checked=True,
             cost=options.cost,
             estimator=options.estimator,

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from torch import Tensor
 
+from outrider.models.bpe import byte_spelling
 from outrider.models.decoder import Decoder
 from outrider.models.hf_config import to_hf_config
 from outrider.models.spec import Architecture, ModelSpec, RopeSpec
@@ -31,7 +32,6 @@ CHAT_TEMPLATE = (
 
 # The characters that come first in a vocabulary too small for all 256 bytes.
 _FREQUENT = b" \netaoinshrdlcumwfgypbvkjxqz0123456789.,:;()[]{}=+-*/<>_\"'#!?"
-_FIRST_SHIFTED = 256
 
 
 def tiny_spec(
@@ -95,7 +95,7 @@ def write_tiny_checkpoint(directory: Path, spec: ModelSpec, seed: int) -> Path:
 def byte_tokenizer(vocab_size: int) -> tokenizers.Tokenizer:
     """A tokenizer of single bytes, at most `vocab_size` ids, the first two special."""
     order = [*_FREQUENT, *(byte for byte in range(256) if byte not in _FREQUENT)]
-    spelling = _byte_spelling()
+    spelling = byte_spelling()
     texts = [BOS, EOS, *(spelling[byte] for byte in order)][:vocab_size]
     vocab = {text: index for index, text in enumerate(texts)}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -138,13 +138,6 @@ def _distribution(name: str, shape: Shape, spec: ModelSpec) -> tuple[float, floa
     # Outputs outweigh the embedding in the residual, or a tied head would repeat the last token.
     gain = 2.0 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.5
     return 0.0, gain * shape[-1] ** -0.5
-
-
-def _byte_spelling() -> list[str]:
-    """The printable stand-in of every byte in byte-level BPE (Radford et al. 2019)."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    shifted = iter(range(_FIRST_SHIFTED, 2 * _FIRST_SHIFTED))
-    return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]
 
 
 def _write_json(path: Path, contents: Mapping[str, Any]) -> None:

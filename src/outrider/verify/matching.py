@@ -44,7 +44,7 @@ def match_ids(targets: Tokens[int], drafts: Tokens[int]) -> RowVerdict:
     accepted = 0
     for accepted, target in enumerate(targets):
         if target in _REASONS:
-            return failure(_REASONS[target])
+            return failure(_REASONS[target], accepted)
         if accepted == len(drafts) or target != drafts[accepted]:
             break
     return RowVerdict(accepted, targets[accepted], added_origin(accepted, len(drafts)))
@@ -56,7 +56,7 @@ def match_rows(positions: WarpedPositions, drafts: Tokens[int], sequence: Sequen
     while True:
         warped = positions[accepted]
         if warped is None:
-            return failure(NOT_NUMBERS)
+            return failure(NOT_NUMBERS, accepted)
         token = coupled_token(
             warped,
             sequence.request.seed,
@@ -64,12 +64,12 @@ def match_rows(positions: WarpedPositions, drafts: Tokens[int], sequence: Sequen
             is_greedy=sequence.params.is_greedy,
         )
         if float(warped[token]) == float("-inf"):
-            return failure(EMPTY_MASK)
+            return failure(EMPTY_MASK, accepted)
         if accepted == len(drafts) or token != drafts[accepted]:
             return RowVerdict(accepted, token, added_origin(accepted, len(drafts)))
         accepted += 1
 
 
-def failure(sentence: str) -> RowVerdict:
-    """Judge nothing and say why."""
-    return RowVerdict(0, -1, Origin.TARGET, failure=sentence)
+def failure(sentence: str, accepted: int = 0) -> RowVerdict:
+    """Say why nothing can come behind the drafts accepted so far."""
+    return RowVerdict(accepted, -1, Origin.TARGET, failure=sentence)

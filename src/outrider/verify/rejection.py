@@ -36,9 +36,9 @@ def reject_rows(positions: WarpedPositions, draft: RowProposal, sequence: Sequen
     for slot in range(num_drafts + 1):
         warped = positions[slot]
         if warped is None:
-            return failure(NOT_NUMBERS)
+            return failure(NOT_NUMBERS, slot)
         if not bool((warped > -torch.inf).any()):
-            return failure(EMPTY_MASK)
+            return failure(EMPTY_MASK, slot)
         target = probabilities(warped, sequence.params)
         if slot == num_drafts:
             return RowVerdict(slot, draw(target, add_number), added_origin(slot, num_drafts))

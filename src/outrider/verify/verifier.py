@@ -1,10 +1,13 @@
 """The Verifier protocol and the verifier the engine runs: one rule per request."""
 
+from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
 import torch
 
+from outrider.core.matcher import TokenMatcher
+from outrider.core.outcome import Origin
 from outrider.core.request import SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence
 from outrider.errors import RequestFailed
@@ -13,7 +16,7 @@ from outrider.sampling.warp import Context, warp
 from outrider.tensor.batch import BatchRow
 from outrider.tensor.shapes import Logits
 from outrider.tensor.window import RowProposal, RowVerdict, Scores, Verdict, VerifyWindow
-from outrider.verify.matching import failure, match_ids, match_rows
+from outrider.verify.matching import EMPTY_MASK, failure, match_ids, match_rows
 from outrider.verify.rejection import reject_rows
 
 
@@ -55,7 +58,12 @@ class RuleVerifier:
             else:
                 logits = scores.logits[first : first + len(draft.tokens) + 1]
                 verdicts.append(self._judge_warped(row, draft, logits))
-        return Verdict(tuple(verdicts))
+        return Verdict(
+            tuple(
+                verdict and _settled(verdict, draft, row.sequence.matcher)
+                for verdict, draft, row in zip(verdicts, window.drafts, window.batch, strict=True)
+            )
+        )
 
     def _draw_at_once(self, window: VerifyWindow, scores: Scores) -> dict[int, list[int]]:
         """Give the target's tokens at every position of the rows the sampler can draw."""
@@ -66,6 +74,7 @@ class RuleVerifier:
                 row.sequence.params,
                 row.sequence.request.seed,
                 row.sequence.num_output,
+                _masks(row.sequence, draft.tokens),
             )
             for index, (row, draft, first) in enumerate(
                 zip(window.batch, window.drafts, scores.first_row, strict=True)
@@ -91,7 +100,30 @@ class RuleVerifier:
                 return match_rows(positions, draft.tokens, sequence)
             return reject_rows(positions, draft, sequence)
         except RequestFailed as error:
-            return failure(str(error))
+            return failure(str(error), positions.asked)
+
+
+def _masks(sequence: Sequence, drafts: tuple[int, ...]) -> list[bytes] | None:
+    """What the request's grammar allows at each position; None without one."""
+    if sequence.matcher is None:
+        return None
+    return sequence.matcher.masks(sequence.output, drafts)
+
+
+def _settled(verdict: RowVerdict, draft: RowProposal, matcher: TokenMatcher | None) -> RowVerdict:
+    """Put a failure where plain decoding would meet it, and in the grammar's own words.
+
+    A failure behind accepted drafts waits for the next round, because a stop rule may end the
+    request at one of them; the last of them stands in as the target's own token, which it equals.
+    """
+    if verdict.failure is None:
+        return verdict
+    if verdict.accepted:
+        kept = verdict.accepted - 1
+        return RowVerdict(kept, draft.tokens[kept], Origin.RECOVERED)
+    if matcher is not None and matcher.fault and verdict.failure == EMPTY_MASK:
+        return replace(verdict, failure=f"the grammar cannot go on: {matcher.fault}")
+    return verdict
 
 
 class _WarpedPositions:
@@ -116,11 +148,19 @@ class _WarpedPositions:
             frozenset() if params.ignore_eos else stop_tokens
         )
         self._logits = logits
+        self._masks = _masks(sequence, draft.tokens)
+        self.asked = 0
 
     def __getitem__(self, index: int) -> torch.Tensor | None:
         """Warp the logits of position `index`; None where they are not numbers."""
+        self.asked = index
         logits = self._logits[index]
         if not bool(torch.isfinite(logits.max())):
             return None
-        context = Context(self._prompt, (*self._output, *self._draft[:index]), self._stop_tokens)
+        context = Context(
+            self._prompt,
+            (*self._output, *self._draft[:index]),
+            self._stop_tokens,
+            None if self._masks is None else self._masks[index],
+        )
         return warp(logits, self._params, context)

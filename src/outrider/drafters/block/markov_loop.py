@@ -86,7 +86,9 @@ class SlotLoop:
         output = (*sequence.output, *drafted) if params.has_history_warps else ()
         stops = params.stop_token_ids | (frozenset() if params.ignore_eos else self._stop_tokens)
         try:
-            warped = warp(logits, params, Context(sequence.prompt, output, stops))
+            masks = sequence.matcher and sequence.matcher.masks(sequence.output, drafted)
+            context = Context(sequence.prompt, output, stops, masks[-1] if masks else None)
+            warped = warp(logits, params, context)
         except RequestFailed:  # The verifier meets the same mask and reports it.
             return None
         if not bool(torch.isfinite(warped.max())):

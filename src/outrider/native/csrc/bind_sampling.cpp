@@ -19,6 +19,10 @@ void check_ids(const WarpRule& rule, int64_t vocab_size) {
   if (rule.allowed) {
     for (const int32_t token : *rule.allowed) check(token);
   }
+  if (!rule.mask.empty() && static_cast<int64_t>(rule.mask.size()) * 8 < vocab_size) {
+    throw std::invalid_argument("a mask of " + std::to_string(rule.mask.size()) +
+                                " bytes is too short for " + std::to_string(vocab_size) + " tokens");
+  }
   for (const auto& [token, value] : rule.bias) check(token);
   for (const int32_t token : rule.held_back) check(token);
   for (const int32_t token : rule.seen) check(token);
@@ -63,6 +67,10 @@ void bind_sampling(nb::module_& module) {
       .def_rw("log_min_p", &WarpRule::log_min_p, nb::arg().none())
       .def_rw("repetition_penalty", &WarpRule::repetition_penalty)
       .def_rw("allowed", &WarpRule::allowed, nb::arg().none())
+      .def_prop_rw(
+          "mask",
+          [](const WarpRule& rule) { return nb::bytes(rule.mask.data(), rule.mask.size()); },
+          [](WarpRule& rule, const nb::bytes& mask) { rule.mask.assign(mask.c_str(), mask.size()); })
       .def_rw("bias", &WarpRule::bias)
       .def_rw("held_back", &WarpRule::held_back)
       .def_rw("seen", &WarpRule::seen)

@@ -40,6 +40,17 @@ float from_ordered(uint32_t order) {
   return value;
 }
 
+void apply_mask(float* row, int64_t size, const std::string& mask) {
+  for (int64_t begin = 0; begin < size; begin += 8) {
+    const auto bits = static_cast<uint8_t>(mask[begin / 8]);
+    if (bits == 0xff) continue;
+    const int64_t end = std::min(begin + 8, size);
+    for (int64_t i = begin; i < end; i++) {
+      if (!(bits >> (i - begin) & 1)) row[i] = kOut;
+    }
+  }
+}
+
 }  // namespace
 
 const SampleKernels& sample_kernels_for(Isa isa) {
@@ -106,6 +117,7 @@ void Sampler::adjust(float* row, const float* logits, int64_t size, const WarpRu
   } else {
     std::copy(logits, logits + size, row);
   }
+  if (!rule.mask.empty()) apply_mask(row, size, rule.mask);
   for (const auto& [token, value] : rule.bias) row[token] += value;
   for (const int32_t token : rule.held_back) row[token] = kOut;
   if (rule.repetition_penalty != 1.0f) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct WarpRule {
   std::optional<float> log_min_p;
   float repetition_penalty = 1.0f;
   std::optional<std::vector<int32_t>> allowed;
+  std::string mask;  // A bit per token, the lowest of a byte first; empty for none.
   std::vector<std::pair<int32_t, float>> bias;
   std::vector<int32_t> held_back;
   std::vector<int32_t> seen;                       // What the repetition penalty hits.
@@ -31,7 +33,7 @@ struct WarpRule {
 
   bool is_greedy() const { return temperature == 0.0; }
   bool changes_logits() const {
-    return allowed || !bias.empty() || !held_back.empty() || repetition_penalty != 1.0f ||
+    return allowed || !mask.empty() || !bias.empty() || !held_back.empty() || repetition_penalty != 1.0f ||
            !penalty.empty();
   }
 };
