@@ -23,6 +23,7 @@ from outrider.cli import (
     generate,
     models,
     profile,
+    serve,
     train,
 )
 from outrider.cli.parsing import BAD_USAGE, CommandParser
@@ -31,7 +32,7 @@ from outrider.errors import OutriderError
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add)
+COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add, serve.add)
 PROOFS = (
     certify.add,
     evaluate.add,

@@ -1,0 +1,1 @@
+"""RULE: the only home of asyncio, threads and the web framework."""

@@ -1,0 +1,69 @@
+"""One TCP connection, with an end to every way of holding it open and doing nothing."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from outrider.serving.settings import ServeSettings
+
+
+class BoundedConnection(H11Protocol):
+    """uvicorn's HTTP/1.1 connection that drops who neither speaks nor listens.
+
+    Set `settings` on a subclass, see `bounded`.
+    """
+
+    settings = ServeSettings()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Take what uvicorn passes."""
+        super().__init__(*args, **options)
+        self._silence: asyncio.TimerHandle | None = None
+        self._deafness: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start waiting for a request; drop who is one too many."""
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections:
+            transport.abort()
+            return
+        self._silence = self.loop.call_later(self.settings.read_seconds, self._drop_if_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        for timer in (self._silence, self._deafness):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Give the client some time to read."""
+        super().pause_writing()
+        self._deafness = self.loop.call_later(self.settings.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the client reads."""
+        super().resume_writing()
+        if self._deafness is not None:
+            self._deafness.cancel()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Drop an idle connection, whatever it has left unread."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(self.settings.write_seconds, self.transport.abort)
+
+    def _drop_if_silent(self) -> None:
+        """Drop a connection that has not sent a whole set of headers."""
+        if getattr(self, "cycle", None) is None:
+            self.transport.abort()
+
+
+def bounded(limits: ServeSettings) -> type[BoundedConnection]:
+    """Make the class of a server's connections."""
+
+    class Connection(BoundedConnection):
+        settings = limits
+
+    return Connection
