@@ -22,7 +22,8 @@ def warp_rule(params: SamplingParams, context: Context) -> WarpRule:
     """Turn a request's options and one position's past into what the C++ side applies."""
     rule = WarpRule()
     rule.allowed = _allowed(params, context)
-    rule.mask = context.allowed or b""
+    if context.allowed is not None:
+        rule.mask = context.allowed
     rule.bias = list(params.logit_bias.items())
     if len(context.output) < params.min_tokens:
         rule.held_back = list(context.stop_tokens)
