@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from outrider.analysis.benefit import (
     AcceptModel,
@@ -135,16 +135,31 @@ def constant_regimes(
     ]
 
 
+SHIPPED_COSTS: Final = Path(__file__).resolve().parent.parent / "assets" / "costs"
+"""Tables of other machines, made from published figures; each says where they are from."""
+
+
+def shipped_costs() -> list[str]:
+    """Name the tables that come with the package."""
+    return sorted(path.stem for path in SHIPPED_COSTS.glob("*.json"))
+
+
 def read_cost_table(path: str | Path) -> StepCostTable:
-    """Read a table that `outrider profile` wrote.
+    """Read a table that `outrider profile` wrote, or one that is shipped, by its name.
 
     Raises:
         ConfigError: It cannot be read, is damaged, or has a fault that makes it useless.
     """
+    file = expanded(path)
+    if str(path) in shipped_costs() and not file.exists():
+        file = SHIPPED_COSTS / f"{path}.json"
     try:
-        text = expanded(path).read_text("utf-8")
+        text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from error
+        raise ConfigError(
+            f"cost table {path} cannot be read ({error}); make one with `outrider profile --out`, "
+            f"or name a shipped one: {', '.join(shipped_costs())}"
+        ) from error
     costs = StepCostTable.from_json(text, str(path))
     for fault in faults_of(costs):
         if fault.is_fatal:

@@ -45,7 +45,7 @@ class Panel:
     """One chart. With `groups` its series are bars side by side, one group per name, else lines.
 
     `mark` is a height to draw a line at, such as a speedup of 1. `is_log` scales the heights by
-    their logarithm, which needs them above 0.
+    their logarithm, which needs them above 0, and `is_log_x` the places along the bottom.
     """
 
     title: str
@@ -55,6 +55,7 @@ class Panel:
     groups: Sequence[str] = field(default=())
     mark: float | None = None
     is_log: bool = False
+    is_log_x: bool = False
 
 
 def figure(panels: Sequence[Panel], *, columns: int = 2) -> str:
@@ -129,7 +130,8 @@ def _axes(panel: Panel) -> tuple[_Axis, _Axis]:
     else:
         xs = [x for one in panel.series for x in one.xs] or [0.0, 1.0]
         first, last = min(xs), max(xs)
-    x_axis = _Axis(first, last if last > first else first + 1, _LEFT, PANEL_WIDTH - _RIGHT)
+    last = last if last > first else first + 1
+    x_axis = _Axis(first, last, _LEFT, PANEL_WIDTH - _RIGHT, panel.is_log_x)
     return x_axis, y_axis
 
 

@@ -45,6 +45,9 @@ def add_run(kinds: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first prompt")
     parser.add_argument("--ignore-eos", action="store_true", help="always generate --max-tokens")
     parser.add_argument("--trace", metavar="FILE", help="write the speculative steps as JSON Lines")
+    parser.add_argument(
+        "--log", metavar="FILE", help="write prompts and outputs as JSON Lines, for `whatif`"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plain-only", action="store_true", help="no speculative runs")
     what.add_argument(

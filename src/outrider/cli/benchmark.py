@@ -7,13 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from outrider.analysis.baseline import bench_baseline
-from outrider.analysis.bench import BenchSetting, bench
+from outrider.analysis.bench import PLAIN, BenchSetting, bench
 from outrider.analysis.environment import environment
 from outrider.analysis.prompts import load_prompts
 from outrider.analysis.render import baseline_lines, bench_lines
+from outrider.analysis.whatif_log import log_text
 from outrider.cli.console import Console
 from outrider.cli.loading import load, require_drafter, speculation_record
 from outrider.cli.options import engine_options, seats, speculative_config
+from outrider.core.paths import expanded
 from outrider.drafters.config import SpeculativeConfig
 from outrider.errors import ConfigError
 
@@ -46,6 +48,8 @@ def _setting(args: argparse.Namespace) -> BenchSetting:
             "--baseline-loop is greedy and serves one request at a time; "
             "leave --temperature and --concurrency out"
         )
+    if args.baseline_loop and args.log is not None:
+        raise ConfigError("--baseline-loop keeps no outputs; leave --log out")
     return BenchSetting(
         concurrency=args.concurrency,
         max_tokens=args.max_tokens,
@@ -87,6 +91,9 @@ def _measure(
         )
         computed["speculative_config"] = speculation_record(drafting or plain)
         report = bench(plain, drafting, rows, setting, show)
+        if args.log is not None:
+            outputs = [one for run in report.of(PLAIN, repeat=0) for one in run.outputs]
+            expanded(args.log).write_text(log_text(outputs, args.model), "utf-8")
         return bench_lines(report), computed | report.record()
     finally:
         console.clear()

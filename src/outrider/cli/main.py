@@ -25,6 +25,7 @@ from outrider.cli import (
     profile,
     serve,
     train,
+    whatif,
 )
 from outrider.cli.parsing import BAD_USAGE, CommandParser
 from outrider.errors import OutriderError
@@ -39,6 +40,7 @@ PROOFS = (
     bench.add,
     analyze.add,
     estimate.add,
+    whatif.add,
     profile.add,
     calibrate.add,
 )

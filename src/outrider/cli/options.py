@@ -233,7 +233,7 @@ def speculative_config(args: argparse.Namespace) -> SpeculativeConfig | None:
             raise ConfigError(
                 f"--speculative-config says everything; leave {option_name(single[0])} out"
             )
-        return _from_json(args.speculative_config)
+        return config_of_json(args.speculative_config)
     method = args.draft or ("draft-model" if args.draft_model else DEFAULT_DRAFT)
     if method == NO_DRAFT:
         return None
@@ -247,7 +247,12 @@ def speculative_config(args: argparse.Namespace) -> SpeculativeConfig | None:
     return config
 
 
-def _from_json(text: str) -> SpeculativeConfig:
+def config_of_json(text: str) -> SpeculativeConfig:
+    """Build from the JSON of `--speculative-config`.
+
+    Raises:
+        ConfigError: It is no JSON object, or a key or value in it is refused.
+    """
     example = '\'{"method": "ngram", "num_speculative_tokens": 4}\''
     try:
         options = json.loads(text)

@@ -5,6 +5,7 @@ from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
 from outrider.core.sequence import Sequence
 from outrider.drafters.base import DrafterSetting
+from outrider.drafters.config import SpeculativeConfig
 from outrider.drafters.ngram_index import NgramIndex
 from outrider.tensor.batch import Batch
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
@@ -51,7 +52,11 @@ class NgramDrafter:
 
 def build(setting: DrafterSetting) -> NgramDrafter:
     """Build from the speculative config."""
-    options = setting.options
+    return of_options(setting.options)
+
+
+def of_options(options: SpeculativeConfig) -> NgramDrafter:
+    """Build from the speculative config alone: there is nothing else to know."""
     return NgramDrafter(
         options.num_speculative_tokens or DEFAULT_DRAFT_LEN,
         min_len=options.prompt_lookup_min,

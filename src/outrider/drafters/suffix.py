@@ -10,6 +10,7 @@ from outrider.core.outcome import Outcome
 from outrider.core.request import VerifyRule
 from outrider.core.sequence import Sequence
 from outrider.drafters.base import DrafterSetting
+from outrider.drafters.config import SpeculativeConfig
 from outrider.drafters.shared_suffix_index import SharedSuffixIndex, SuffixCursor
 from outrider.drafters.suffix_automaton import ScoredMatch, SuffixAutomaton
 from outrider.tensor.batch import Batch
@@ -97,7 +98,11 @@ def _expected_tokens(match: ScoredMatch) -> float:
 
 def build(setting: DrafterSetting) -> SuffixDrafter:
     """Build from the speculative config."""
-    options = setting.options
+    return of_options(setting.options)
+
+
+def of_options(options: SpeculativeConfig) -> SuffixDrafter:
+    """Build from the speculative config alone: there is nothing else to know."""
     cached = options.suffix_decoding_max_cached_tokens
     return SuffixDrafter(
         options.num_speculative_tokens or DEFAULT_DRAFT_LEN,
