@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from outrider.core.request import SamplingParams
+from outrider.core.request import SamplingParams, StructuredOutputsParams
 from outrider.engine.llm import LLM
 from tests.loopback import MODEL, Loopback, serving, tiny_llm
 from tests.unchecked import unchecked
@@ -98,6 +98,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"seed": 8, "max_tokens": 30, "extra_body": {"speculative": {"max_draft_len": 1}}},
         {"seed": 8, "max_tokens": 30},
     ),
+    "regex": (
+        {"seed": 3, "max_tokens": 60, "extra_body": {"regex": "(日本|😀)[0-9]{3,5}x"}},
+        {"seed": 3, "max_tokens": 60, "structured_outputs": {"regex": "(日本|😀)[0-9]{3,5}x"}},
+    ),
     "two bytes": (
         {"seed": 9, "max_tokens": 200, "extra_body": {"allowed_token_ids": "é"}},
         {"seed": 9, "max_tokens": 200, "allowed_token_ids": "é"},
@@ -129,6 +133,8 @@ def test_options_give_what_the_library_gives(client: openai.OpenAI, plain: LLM, 
     """Catches an option lost or altered on its way, and a stream that is not the whole text."""
     options, letter = with_ids(OPTIONS[name][0], plain)
     own, _ = with_ids(OPTIONS[name][1], plain)
+    if "structured_outputs" in own:
+        own = {**own, "structured_outputs": StructuredOutputsParams(**own["structured_outputs"])}
     answer = chat(client, **options)
     params = SamplingParams(**own)
     expected = plain.chat(SAY, params).outputs
@@ -303,6 +309,57 @@ def test_every_metric_is_readable(http: httpx.Client) -> None:
     } <= names
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+FORMS: dict[str, tuple[dict[str, Any], StructuredOutputsParams]] = {
+    "json_object": (
+        {"response_format": {"type": "json_object"}},
+        StructuredOutputsParams(json_object=True),
+    ),
+    "json_schema": (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "person", "schema": SCHEMA, "strict": True},
+            }
+        },
+        StructuredOutputsParams(json=SCHEMA),
+    ),
+    "choice": (
+        {"extra_body": {"choice": ["yes", "no"]}},
+        StructuredOutputsParams(choice=("yes", "no")),
+    ),
+    "grammar": (
+        {"extra_body": {"grammar": 'start: "a" | "b" start'}},
+        StructuredOutputsParams(grammar='start: "a" | "b" start'),
+    ),
+    "structured_outputs": (
+        {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+        StructuredOutputsParams(json=SCHEMA),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@unchecked()
+def test_the_form_is_that_of_the_library(client: openai.OpenAI, plain: LLM, name: str) -> None:
+    """Catches a form that is lost or named wrongly on its way to the engine."""
+    options, form = FORMS[name]
+    params = SamplingParams(seed=2, max_tokens=120, structured_outputs=form)
+    expected = plain.chat(SAY, params).outputs[0]
+    answer = chat(client, seed=2, max_tokens=120, **options).choices[0]
+    assert (answer.message.content, answer.finish_reason) == (expected.text, expected.finish_reason)
+    assert joined(chat(client, seed=2, max_tokens=120, stream=True, **options)) == {
+        0: expected.text
+    }
+
+
 BAD_BODIES: dict[str, tuple[dict[str, Any], int, str]] = {
     "unknown field": ({"max_tokns": 3}, 422, "max_tokns"),
     "nested unknown field": ({"speculative": {"lenght": 3}}, 422, "lenght"),
@@ -334,6 +391,12 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str]] = {
     "logprobs": ({"top_logprobs": 3}, 400, "logprobs"),
     "many logprobs": ({"logprobs": True, "top_logprobs": 300}, 422, "top_logprobs"),
     "counts without a stream": ({"stream_options": {"include_usage": True}}, 400, "stream"),
+    "two forms": ({"regex": "a", "grammar": 'start: "a"'}, 400, "exclude each other"),
+    "no schema": ({"response_format": {"type": "json_schema"}}, 400, "response_format"),
+    "bad schema": ({"structured_outputs": {"json": {"type": "nonsense"}}}, 400, "nonsense"),
+    "bad regex": ({"regex": "("}, 400, "structured_outputs"),
+    "bad grammar": ({"grammar": "start: nothing"}, 400, "structured_outputs"),
+    "unknown form": ({"response_format": {"type": "xml"}}, 422, "response_format"),
     "template": ({"chat_template_kwargs": {"messages": []}}, 400, "messages"),
 }
 

@@ -1,9 +1,6 @@
 """HTTP request → sampling parameters and prompts."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from outrider.core.request import SamplingParams
+from outrider.core.request import SamplingParams, StructuredOutputsParams
 from outrider.serving.failures import ApiError
 from outrider.serving.protocol import ChatRequest, CompletionRequest, GenerationRequest
 
@@ -50,7 +47,7 @@ def sampling_params(
     speculation = body.speculation
     options["max_draft_len"] = speculation.max_draft_len if speculation.enabled else 0
     options["verify_rule"] = speculation.verify_rule
-    options |= _structure(body)
+    options["structured_outputs"] = _structure(body)
     return SamplingParams(**options)
 
 
@@ -87,17 +84,31 @@ def _logprobs(body: ChatRequest | CompletionRequest) -> int | None:
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
-def _structure(body: GenerationRequest) -> Mapping[str, Any]:
+def _structure(body: GenerationRequest) -> StructuredOutputsParams | None:
     """Find what form the answer must have."""
+    wanted: dict[str, StructuredOutputsParams] = {}
     form = body.response_format
-    wants = {
-        "response_format": form is not None and form.type != "text",
-        "structured_outputs": body.structured_outputs is not None,
-        "regex": body.regex is not None,
-        "choice": body.choice is not None,
-        "grammar": body.grammar is not None,
-    }
-    for name, is_wanted in wants.items():
-        if is_wanted:
-            raise ApiError(400, f"{name} is not supported yet; leave it out", param=name)
-    return {}
+    if form is not None and form.type == "json_object":
+        wanted["response_format"] = StructuredOutputsParams(json_object=True)
+    if form is not None and form.type == "json_schema":
+        if form.json_schema is None:
+            raise ApiError(400, "json_schema is missing", param="response_format")
+        wanted["response_format"] = StructuredOutputsParams(json=form.json_schema.schema_)
+    if (given := body.structured_outputs) is not None:
+        wanted["structured_outputs"] = StructuredOutputsParams(
+            json=given.json_,
+            json_object=bool(given.json_object),
+            regex=given.regex,
+            choice=None if given.choice is None else tuple(given.choice),
+            grammar=given.grammar,
+        )
+    if body.regex is not None:
+        wanted["regex"] = StructuredOutputsParams(regex=body.regex)
+    if body.choice is not None:
+        wanted["choice"] = StructuredOutputsParams(choice=tuple(body.choice))
+    if body.grammar is not None:
+        wanted["grammar"] = StructuredOutputsParams(grammar=body.grammar)
+    if len(wanted) > 1:
+        names = " and ".join(wanted)
+        raise ApiError(400, f"{names} exclude each other; give one", param=names.split()[-1])
+    return next(iter(wanted.values()), None)

@@ -91,7 +91,7 @@ class Service:
         )
         is_stream, has_usage = _streaming(body)
         answer = ChatFormat(self.model, self._words, is_stream=is_stream, has_usage=has_usage)
-        return self._start(body, [prompt], answer, arrival)
+        return await self._start(body, [prompt], answer, arrival)
 
     async def complete(self, body: CompletionRequest, arrival: float) -> Job:
         """Start plain completions of one prompt or several."""
@@ -112,7 +112,7 @@ class Service:
         ]
         _, has_usage = _streaming(body)
         answer = CompletionFormat(self.model, self._words, echoes, has_usage=has_usage)
-        return self._start(body, tokens, answer, arrival)
+        return await self._start(body, tokens, answer, arrival)
 
     async def tokenize(self, body: TokenizeRequest) -> list[int]:
         """Give the tokens of a text or a conversation."""
@@ -171,7 +171,7 @@ class Service:
                 code="model_not_found",
             )
 
-    def _start(
+    async def _start(
         self,
         body: ChatRequest | CompletionRequest,
         prompts: Sequence[list[int]],
@@ -188,6 +188,9 @@ class Service:
                 f"{self.driver.capacity} are served at a time; lower n",
                 param="n",
             )
+        if requests[0].params.structured_outputs is not None:
+            # A form is compiled when it is first checked, which may take a while.
+            await asyncio.to_thread(self.driver.llm.engine.check, requests[0])
         is_stream, has_usage = _streaming(body)
         return Job(
             driver=self.driver,
