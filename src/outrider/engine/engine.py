@@ -134,6 +134,11 @@ class Engine:
         return self._admission.num_waiting
 
     @property
+    def cost(self) -> StepCost | None:
+        """What steps cost here; None under a policy that does not weigh."""
+        return self._parts.cost
+
+    @property
     def cache(self) -> BlockAllocator:
         """Who owns which KV block; to be read only."""
         return self._parts.allocator

@@ -16,6 +16,7 @@ from outrider.serving.driver import Driver
 from outrider.serving.failures import ApiError, api_error_of
 from outrider.serving.formats import dumps
 from outrider.serving.guard import Guard
+from outrider.serving.live import live_router
 from outrider.serving.metrics import Exposition
 from outrider.serving.protocol import (
     ChatRequest,
@@ -30,7 +31,6 @@ from outrider.serving.service import Service
 from outrider.serving.settings import ServeSettings
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-POINTER: Final = "outrider serves {model}: POST /v1/chat/completions; see /openapi.json\n"
 _BODIES: Final[dict[str, type[Strict]]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
@@ -142,10 +142,7 @@ def _add_status(app: FastAPI, service: Service) -> None:
         lambda: driver.num_waiting,
     )
 
-    @app.get("/", response_class=PlainTextResponse)
-    async def pointer() -> str:
-        """Say what is here."""
-        return POINTER.format(model=service.model)
+    app.include_router(live_router(driver, service.model))
 
     @app.get("/health")
     async def health() -> dict[str, str]:
