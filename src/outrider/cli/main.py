@@ -17,6 +17,7 @@ from outrider.cli import (
     certify,
     chat,
     data,
+    doctor,
     estimate,
     evaluate,
     export,
@@ -36,6 +37,7 @@ BROKEN_PIPE = 141
 COMMANDS = (models.add_pull, models.add_models, models.add_info, generate.add, chat.add, serve.add)
 PROOFS = (
     certify.add,
+    doctor.add,
     evaluate.add,
     bench.add,
     analyze.add,

@@ -160,34 +160,42 @@ def read(directory: Path, target: ModelSpec) -> BlockCheckpoint:
     return BlockCheckpoint(network.eval().requires_grad_(requires_grad=False), ids)
 
 
-def _config(record: Mapping[str, Any], fused: Tensor, target: ModelSpec) -> BlockConfig:
+def flat_fields(record: Mapping[str, Any], fused_columns: int, target: ModelSpec) -> dict[str, Any]:
+    """Give their configuration under the names of our own `config.json`, as far as it goes.
+
+    `fused_columns` are the columns of `fc.weight`.
+
+    Raises:
+        CorruptCheckpoint: A field is of the wrong type.
+    """
     fields = Fields(record)
-    kind = fields.text("speculators_model_type")
+    is_dspark = record.get("speculators_model_type") == "dspark"
+    layer = {**QWEN3_DEFAULTS, **record.get("transformer_layer_config", {})}
+    # Theirs may name the last layer too, for the teacher; fused is what `fc` has columns for.
+    named = fields.items("aux_hidden_state_layer_ids")[: fused_columns // target.hidden_size]
+    return {
+        **layer,
+        "architectures": ["Qwen3DSparkModel"],
+        "draft_vocab_size": fields.integer("draft_vocab_size", layer["vocab_size"]),
+        "block_size": fields.integer("block_size"),
+        "sample_from_anchor": fields.flag("sample_from_anchor", default=is_dspark),
+        "mask_token_id": fields.integer("mask_token_id"),
+        "target_layer_ids": [layer_id - 1 for layer_id in named],
+        "num_target_layers": target.num_layers,
+        "markov_rank": fields.integer("markov_rank", 256 if is_dspark else 0),
+        "markov_head_type": fields.text("markov_head_type", "vanilla"),
+        "enable_confidence_head": fields.flag("enable_confidence_head", default=is_dspark),
+        "confidence_head_with_markov": fields.flag("confidence_head_with_markov", default=True),
+    }
+
+
+def _config(record: Mapping[str, Any], fused: Tensor, target: ModelSpec) -> BlockConfig:
+    kind = Fields(record).text("speculators_model_type")
     if kind not in _CLASSES:
         raise IncompatibleDraft(
             f"the speculator is of type {kind!r}; block drafters are {' or '.join(_CLASSES)}"
         )
-    is_dspark = kind == "dspark"
-    layer = {**QWEN3_DEFAULTS, **record.get("transformer_layer_config", {})}
-    # Theirs may name the last layer too, for the teacher; fused is what `fc` has columns for.
-    num_fused = fused.shape[1] // target.hidden_size
-    named = fields.items("aux_hidden_state_layer_ids")[:num_fused]
-    config = from_json(
-        {
-            **layer,
-            "architectures": ["Qwen3DSparkModel"],
-            "draft_vocab_size": fields.integer("draft_vocab_size", layer["vocab_size"]),
-            "block_size": fields.integer("block_size"),
-            "sample_from_anchor": fields.flag("sample_from_anchor", default=is_dspark),
-            "mask_token_id": fields.integer("mask_token_id"),
-            "target_layer_ids": [layer_id - 1 for layer_id in named],
-            "num_target_layers": target.num_layers,
-            "markov_rank": fields.integer("markov_rank", 256 if is_dspark else 0),
-            "markov_head_type": fields.text("markov_head_type", "vanilla"),
-            "enable_confidence_head": fields.flag("enable_confidence_head", default=is_dspark),
-            "confidence_head_with_markov": fields.flag("confidence_head_with_markov", default=True),
-        }
-    )
+    config = from_json(flat_fields(record, fused.shape[1], target))
     if (config.hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
         raise IncompatibleDraft(
             f"the speculator is for a target of width {config.hidden_size} with "

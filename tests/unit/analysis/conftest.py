@@ -8,6 +8,7 @@ import pytest
 
 from outrider.engine.llm import LLM
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
+from tests.doctor_pair import write_pair
 from tests.unchecked import unchecked
 
 MakeLLM = Callable[..., LLM]
@@ -29,3 +30,9 @@ def make_llm(tiny_model: Path) -> Iterator[MakeLLM]:
 
     with unchecked():
         yield make
+
+
+@pytest.fixture(scope="session")
+def trained_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny target and a block drafter that knows its answers to `doctor_pair.PROMPTS`."""
+    return write_pair(tmp_path_factory.mktemp("doctor"))

@@ -32,6 +32,7 @@ QUANTISED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
 """ggml types a matrix may be stored in; the suffix of its tensor's name."""
 
 _TARGETS_OWN = frozenset({"embed_tokens.weight", "lm_head.weight"})
+_VOCABULARY = frozenset({"d2t", "t2d"})
 _BLOCK_VALUES = 32
 
 
@@ -98,10 +99,19 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> Bloc
         if not (directory / name).is_file():
             raise ModelNotFound(f"{directory} has no {name}, so it is not a block drafter")
     config = from_json(read_json(directory / CONFIG_FILE))
-    tensors = read_tensors(directory / WEIGHTS_FILE)
-    offsets = tensors.pop("d2t", None)
-    tensors.pop("t2d", None)
-    draft_ids = _draft_ids(config, offsets)
+    return assemble(config, read_tensors(directory / WEIGHTS_FILE), dtype)
+
+
+def assemble(
+    config: BlockConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
+) -> BlockCheckpoint:
+    """Make a drafter of its configuration and tensors, the draft vocabulary's among them.
+
+    Raises:
+        CorruptCheckpoint: tensors are missing, unexpected, misshapen or not finite.
+    """
+    draft_ids = _draft_ids(config, tensors.get("d2t"))
+    tensors = {name: values for name, values in tensors.items() if name not in _VOCABULARY}
     with torch.device("meta"):
         network = BlockNetwork(config)
     wanted = network.state_dict()
@@ -119,8 +129,10 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> Bloc
     return BlockCheckpoint(network.eval().requires_grad_(requires_grad=False), draft_ids)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of the file that are the drafter's own, quantised ones made float32.
+def read_tensors(path: Path, *, own_only: bool = True) -> dict[str, Tensor]:
+    """All tensors of the file, quantised ones made float32.
+
+    With `own_only`, those that repeat the target's are left out.
 
     Raises:
         CorruptCheckpoint: the file cannot be read.
@@ -132,9 +144,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
                 stem, _, kind = name.rpartition(".")
                 if kind in QUANTISED:
                     tensors[stem] = dequantised(file.get_tensor(name), kind)
-                elif name not in _TARGETS_OWN:
+                elif not own_only or name not in _TARGETS_OWN:
                     tensors[name] = file.get_tensor(name)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, OSError) as error:
         raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
     return tensors
 

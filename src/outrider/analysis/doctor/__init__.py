@@ -1,0 +1,1 @@
+"""Examines a target, a drafter and the machine: what is wrong, what it means, what to do."""
