@@ -61,14 +61,20 @@ def check(rows: Tensor, params: SamplingParams, context: Context, seeds: Sequenc
     prompt=token_lists(VOCAB),
     output=token_lists(VOCAB, 6),
     seed=SEEDS,
+    allowed=st.none() | st.binary(min_size=2, max_size=4),
 )
 @unchecked()
 def test_any_options_on_a_small_vocabulary(
-    rows: list[Tensor], options: dict[str, object], prompt: list[int], output: list[int], seed: int
+    rows: list[Tensor],
+    options: dict[str, object],
+    prompt: list[int],
+    output: list[int],
+    seed: int,
+    allowed: bytes | None,
 ) -> None:
     """Catches a warp in another order, a border tie that is cut, or noise of another position."""
     logits = torch.stack(rows).to(torch.float32)
-    context = Context(prompt, output, STOPS)
+    context = Context(prompt, output, STOPS, allowed)
     check(
         logits, SamplingParams.from_options(options), context, [seed + i for i in range(len(rows))]
     )
@@ -109,6 +115,28 @@ def test_a_large_vocabulary(options: dict[str, object]) -> None:
     context = Context([7, 8, 9], [3, 3, 11])
     rows = large_rows(8, seed=5)
     check(rows, SamplingParams.from_options(options), context, list(range(40, 48)))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@unchecked()
+def test_a_mask_over_a_large_vocabulary(temperature: float) -> None:
+    """Catches bits that are read from the wrong end, and a tail of the row without a mask."""
+    generator = torch.Generator().manual_seed(3)
+    size = LARGE // 8 + 1
+    for density in (1, 40, 256):
+        draws = torch.randint(256, (size,), generator=generator)
+        allowed = bytes((draws * (draws < density)).tolist())
+        context = Context([], [], frozenset(), allowed)
+        params = SamplingParams(temperature=temperature, top_p=0.9)
+        check(large_rows(4, seed=density), params, context, [1, 2, 3, 4])
+
+
+def test_a_mask_that_is_too_short_is_refused() -> None:
+    """Catches a read behind the end of a mask."""
+    with pytest.raises(ValueError, match="too short"):
+        native_tokens(
+            torch.zeros(1, 17), SamplingParams(), Context([], [], allowed=b"ab"), seeds=[0]
+        )
 
 
 def test_codes_are_those_of_the_extension() -> None:

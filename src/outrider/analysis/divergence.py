@@ -135,7 +135,9 @@ def matching_scores(llm: LLM, job: Job, logits: LogitRow, output: list[int]) -> 
     """Give the scores whose arg-max matching defines as the next token."""
     params = job.params
     own_stops = frozenset() if params.ignore_eos else llm.spec.stop_token_ids
-    context = Context(job.prompt, output, params.stop_token_ids | own_stops)
+    matcher = llm.engine.matcher_of(params)
+    allowed = None if matcher is None else matcher.masks(output, [])[0]
+    context = Context(job.prompt, output, params.stop_token_ids | own_stops, allowed)
     warped: Tensor = warp(logits, params, context).to(torch.float64)
     if params.is_greedy:
         return warped

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from outrider.cli.parsing import integer, number, token_bias, token_ids
+from outrider.cli.structure import add_structure_options, structured_outputs
 from outrider.core.request import VERIFY_RULES, SamplingParams
 from outrider.drafters.config import SpeculativeConfig
 from outrider.engine.config import BACKENDS, DTYPES, LENGTH_POLICIES, WEIGHT_FORMATS, EngineConfig
@@ -162,6 +163,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
         dest="skip_special_tokens",
         help="leave special tokens in the text",
     )
+    add_structure_options(parser)
 
 
 def add_output_options(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
@@ -191,6 +193,7 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
         logit_bias=dict(args.logit_bias),
         ignore_eos=args.ignore_eos,
         skip_special_tokens=args.skip_special_tokens,
+        structured_outputs=structured_outputs(args),
     )
 
 

@@ -166,7 +166,7 @@ class Engine:
             )
         self.check(request)
         sequence = Sequence.of(request)
-        sequence.matcher = self._matcher_of(request.params)
+        sequence.matcher = self.matcher_of(request.params)
         self._sequences[request.id] = sequence
         self._admission.add(sequence)
         if self._parts.decoder is not None:
@@ -194,7 +194,7 @@ class Engine:
                     f"prompt token {token} is outside the vocabulary of {spec.vocab_size} ids"
                 )
         check_token_ids(request.params, spec.vocab_size)
-        self._matcher_of(request.params)
+        self.matcher_of(request.params)
         if request.params.verify_rule == "rejection" and self._parts.lengths.anticipating:
             raise RequestRejected(ANTICIPATING)
         length = len(request.prompt)
@@ -285,7 +285,12 @@ class Engine:
         waiting = self._admission.num_running + self._admission.num_waiting
         return min(waiting, self._parts.limits.max_num_seqs)
 
-    def _matcher_of(self, params: SamplingParams) -> TokenMatcher | None:
+    def matcher_of(self, params: SamplingParams) -> TokenMatcher | None:
+        """Make what holds an output to its form; None for no form.
+
+        Raises:
+            RequestRejected: The form cannot be held to.
+        """
         form = params.structured_outputs
         if form is None:
             return None

@@ -41,18 +41,19 @@ def test_every_sampling_option_has_an_argument() -> None:
         "min_p": "0.1", "repetition_penalty": "1.1", "presence_penalty": "-1",
         "frequency_penalty": "0.5", "logit_bias": "7:-2.5", "allowed_token_ids": "1,2",
         "seed": "4", "n": "2", "stop": "end", "stop_token_ids": "8,9", "logprobs": "1",
-        "max_draft_len": "0",
+        "max_draft_len": "0", "regex": "a+",
     }  # fmt: skip
     argv = [part for name, text in given.items() for part in (_option(name), text)]
-    params = sampling_params(parsed(*argv, "--ignore-eos", "--keep-special-tokens"))
+    params = sampling_params(parsed(*argv, "--keep-special-tokens"))
     default = SamplingParams()
     unchanged = {
         field.name
         for field in fields(SamplingParams)
         if getattr(params, field.name) == getattr(default, field.name)
     }
-    # A mask is a function; the rule is an option of the engine.
-    assert unchanged == {"token_mask", "verify_rule"}
+    # A mask is a function; the rule is an option of the engine; a form needs its end.
+    assert unchanged == {"token_mask", "verify_rule", "ignore_eos"}
+    assert sampling_params(parsed("--ignore-eos")).ignore_eos
     assert params.logit_bias == {7: -2.5}
     assert params.stop == ("end",)
 
