@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from outrider.core.outcome import Finish
 from outrider.serving.choice import Choice, Piece
 from outrider.serving.logprobs import TokenWords, chat_logprobs, completion_logprobs
 
@@ -67,13 +66,16 @@ class ChatFormat:
             self._greeted.add(choice.index)
             role = '"role":"assistant",'
         delta = f'{{{role}"content":{dumps(piece.text)}}}'
-        if piece.finish is not None and not piece.text and not role:
+        if piece.calls:
+            delta = _with_calls(piece, role)
+        elif piece.finish is not None and not piece.text and not role:
             delta = "{}"
         logprobs = "null"
         if piece.logprobs:
             logprobs = dumps(chat_logprobs(piece.logprobs, self._words))
         return self._envelope.around(
-            f'{{"index":{choice.index},"delta":{delta},"logprobs":{logprobs},{_ending(piece)}}}'
+            f'{{"index":{choice.index},"delta":{delta},"logprobs":{logprobs},'
+            f"{_ending(choice, piece)}}}"
         )
 
     def last_chunk(self, totals: dict[str, Any]) -> str:
@@ -87,15 +89,11 @@ class ChatFormat:
             "choices": [
                 {
                     "index": choice.index,
-                    "message": {
-                        "role": "assistant",
-                        "content": choice.whole.text,
-                        "refusal": None,
-                    },
+                    "message": _message(choice),
                     "logprobs": chat_logprobs(choice.whole.logprobs, self._words)
                     if choice.request.params.logprobs is not None
                     else None,
-                    **_ending_fields(choice.whole),
+                    **_ending_fields(choice, choice.whole),
                 }
                 for choice in choices
             ],
@@ -127,7 +125,8 @@ class CompletionFormat:
             logprobs = dumps(self._logprobs(choice, piece))
         text = self._echoes.pop(choice.index, "") + piece.text
         return self._envelope.around(
-            f'{{"index":{choice.index},"text":{dumps(text)},"logprobs":{logprobs},{_ending(piece)}}}'
+            f'{{"index":{choice.index},"text":{dumps(text)},"logprobs":{logprobs},'
+            f"{_ending(choice, piece)}}}"
         )
 
     def last_chunk(self, totals: dict[str, Any]) -> str:
@@ -145,7 +144,7 @@ class CompletionFormat:
                     "logprobs": self._logprobs(choice, choice.whole)
                     if choice.request.params.logprobs is not None
                     else None,
-                    **_ending_fields(choice.whole),
+                    **_ending_fields(choice, choice.whole),
                 }
                 for choice in choices
             ],
@@ -164,22 +163,49 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _ending(piece: Piece) -> str:
+def _message(choice: Choice) -> dict[str, Any]:
+    """The whole answer of a chat's choice; without a text where it only calls tools."""
+    whole = choice.whole
+    message: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.calls:
+        message["content"] = whole.text or None
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in whole.calls
+        ]
+    return message
+
+
+def _with_calls(piece: Piece, role: str) -> str:
+    """The delta of a chunk that has pieces of tool calls."""
+    calls = []
+    for call in piece.calls:
+        function = {"arguments": call.arguments}
+        record: dict[str, Any] = {"index": call.index, "function": function}
+        if call.id is not None:
+            record = {"index": call.index, "id": call.id, "type": "function"}
+            record["function"] = {"name": call.name, **function}
+        calls.append(record)
+    text = f'"content":{dumps(piece.text)},' if piece.text or role else ""
+    return f'{{{role}{text}"tool_calls":{dumps(calls)}}}'
+
+
+def _ending(choice: Choice, piece: Piece) -> str:
     """The fields every choice ends with, as text."""
     if piece.finish is None and not piece.origins:
         return '"finish_reason":null'
-    return dumps(_ending_fields(piece))[1:-1]
+    return dumps(_ending_fields(choice, piece))[1:-1]
 
 
-def _ending_fields(piece: Piece) -> dict[str, Any]:
+def _ending_fields(choice: Choice, piece: Piece) -> dict[str, Any]:
     fields: dict[str, Any] = {"finish_reason": None}
     if piece.finish is not None:
-        fields["finish_reason"] = piece.finish.reason.value
-        fields["stop_reason"] = _stop_reason(piece.finish)
+        fields["finish_reason"] = choice.finish_reason
+        fields["stop_reason"] = piece.finish.detail
     if piece.origins:
         fields["outrider_tokens"] = piece.origins
     return fields
-
-
-def _stop_reason(finish: Finish) -> int | str | None:
-    return finish.detail

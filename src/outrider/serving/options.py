@@ -24,9 +24,13 @@ _SAME = (
 
 
 def sampling_params(
-    body: ChatRequest | CompletionRequest, *, room: int, most: int
+    body: ChatRequest | CompletionRequest,
+    *,
+    room: int,
+    most: int,
+    form: StructuredOutputsParams | None = None,
 ) -> SamplingParams:
-    """Translate; `room` is what the context leaves for the answer.
+    """Translate; `room` is what the context leaves for the answer, `form` what tools make of it.
 
     Raises:
         RequestRejected: A value is out of its range.
@@ -47,7 +51,10 @@ def sampling_params(
     speculation = body.speculation
     options["max_draft_len"] = speculation.max_draft_len if speculation.enabled else 0
     options["verify_rule"] = speculation.verify_rule
-    options["structured_outputs"] = _structure(body)
+    own = _structure(body)
+    if own is not None and form is not None:
+        raise ApiError(400, "tool_choice excludes another form of the answer", param="tool_choice")
+    options["structured_outputs"] = own or form
     return SamplingParams(**options)
 
 

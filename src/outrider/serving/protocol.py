@@ -206,6 +206,19 @@ class Tool(Strict):
     function: Function
 
 
+class ToolName(Strict):
+    """A function by name."""
+
+    name: Text
+
+
+class NamedTool(Strict):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: ToolName
+
+
 class ChatRequest(GenerationRequest):
     """Body of /v1/chat/completions."""
 
@@ -213,11 +226,11 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    """Ignored; so are the next three."""
     store: bool | None = None
+    """Ignored; so are the next two."""
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -24,6 +24,8 @@ from outrider.serving.protocol import (
 )
 from outrider.serving.settings import ServeSettings
 from outrider.serving.ticket import Ticket
+from outrider.serving.tool_use import ToolUse, tool_use
+from outrider.serving.tools import messages_for_template
 from outrider.serving.usage import speculation_record, usage_record
 
 LONG_TEXT = 20_000
@@ -78,20 +80,22 @@ class Service:
             ApiError: It asks for something this server does not do.
         """
         self.require_model(body.model)
-        if body.tools and body.tool_choice != "none":
-            raise ApiError(400, "tools are not supported yet; leave them out", param="tools")
+        template = self.tokenizer.chat_template
+        use = tool_use(body, None if template is None else template.source)
         extra = body.chat_template_kwargs or {}
         if _TEMPLATE_OWN & extra.keys():
             name = sorted(_TEMPLATE_OWN & extra.keys())[0]
             raise ApiError(
                 400, f"{name} has a field of its own; take it out", param="chat_template_kwargs"
             )
+        if use is not None:
+            extra = {**extra, "tools": use.tools}
         prompt = await self.render(
             body.messages, add_generation_prompt=body.add_generation_prompt, **extra
         )
         is_stream, has_usage = _streaming(body)
         answer = ChatFormat(self.model, self._words, is_stream=is_stream, has_usage=has_usage)
-        return await self._start(body, [prompt], answer, arrival)
+        return await self._start(body, [prompt], answer, arrival, use)
 
     async def complete(self, body: CompletionRequest, arrival: float) -> Job:
         """Start plain completions of one prompt or several."""
@@ -148,7 +152,7 @@ class Service:
 
     async def render(self, messages: Sequence[ChatMessage], **extra: Any) -> list[int]:
         """Tokenize a conversation through the chat template."""
-        known = [message.for_template() for message in messages]
+        known = messages_for_template([message.for_template() for message in messages])
         length = sum(len(str(message["content"])) for message in known)
         try:
             if length < LONG_TEXT:
@@ -177,10 +181,11 @@ class Service:
         prompts: Sequence[list[int]],
         answer: Format,
         arrival: float,
+        use: ToolUse | None = None,
     ) -> Job:
         requests: list[Request] = []
         for group, prompt in enumerate(prompts):
-            requests += self._requests(body, prompt, group, len(prompts))
+            requests += self._requests(body, prompt, (group, len(prompts)), use)
         if len(requests) > self.driver.capacity:
             raise ApiError(
                 400,
@@ -196,7 +201,14 @@ class Service:
             driver=self.driver,
             ticket=self.driver.submit(requests, arrival),
             choices=[
-                Choice(index, request, self.tokenizer, has_origins=body.return_token_origins)
+                Choice(
+                    index,
+                    request,
+                    self.tokenizer,
+                    has_origins=body.return_token_origins,
+                    tools=None if use is None else use.new_parser(),
+                    max_calls=None if use is None else use.max_calls,
+                )
                 for index, request in enumerate(requests)
             ],
             prompt_lens=[len(prompt) for prompt in prompts],
@@ -207,13 +219,20 @@ class Service:
         )
 
     def _requests(
-        self, body: ChatRequest | CompletionRequest, prompt: Prompt, group: int, num_prompts: int
+        self,
+        body: ChatRequest | CompletionRequest,
+        prompt: Prompt,
+        place: tuple[int, int],
+        use: ToolUse | None,
     ) -> list[Request]:
+        """Make the requests of one prompt; `place` is its number and how many there are."""
+        group, num_prompts = place
         if not prompt:
             raise RequestRejected("the prompt is empty; it needs at least one token")
         most = max(1, self.settings.max_total_tokens // num_prompts)
         room = self.max_model_len - len(prompt)
-        params = sampling_params(body, room=room, most=most)
+        form = None if use is None else use.form
+        params = sampling_params(body, room=room, most=most, form=form)
         return self.driver.llm.new_requests(prompt, params, group)
 
 
