@@ -211,8 +211,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the oldest request preempted",
         file="outrider/schedule/admission.py",
-        old="self._preempt(self._running[-1])",
-        new="self._preempt(self._running[0])",
+        old="else:\n                self._preempt(self._running[-1])",
+        new="else:\n                self._preempt(self._running[0])",
         tests=(
             "tests/property/test_admission.py"
             "::test_rows_come_in_order_of_arrival_and_the_youngest_is_preempted",
@@ -369,5 +369,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="torch.where(drafted < teacher, -1.0, 1.0)",
         new="torch.where(drafted < teacher, 1.0, -1.0)",
         tests=("tests/unit/training/test_objectives.py",),
+    ),
+    Mutant(
+        name="time per token counts the first token",
+        file="outrider/core/exchange.py",
+        old="/ (self.num_output - 1)",
+        new="/ self.num_output",
+        tests=(
+            "tests/unit/analysis/test_serve_report.py",
+            "tests/unit/serving/test_load_client.py",
+        ),
+    ),
+    Mutant(
+        name="an event without text is the first token",
+        file="outrider/serving/load/client.py",
+        old="if text or thought or ",
+        new="if True or ",
+        tests=("tests/unit/serving/test_load_client.py",),
     ),
 )

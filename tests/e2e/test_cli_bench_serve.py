@@ -9,6 +9,8 @@ import pytest
 
 from outrider.cli.main import main
 from tests.fake_server import Action, Received, answer, fake_server, piece, streamed, usage
+from tests.loopback import MODEL, serving, tiny_llm
+from tests.unchecked import unchecked
 
 Run = Callable[..., tuple[int, str, str]]
 # Taken from the result that `vllm bench serve` writes.
@@ -132,6 +134,29 @@ def test_bad_options_are_refused_in_a_sentence(
     assert code == 2
     assert says in err
     assert "Traceback" not in err
+
+
+def test_a_real_server_is_measured_as_it_counts_itself(
+    run: Run, dataset: str, tmp_path: Path
+) -> None:
+    """Catches a client and a server that mean different things by the same names."""
+    with unchecked(), serving(tiny_llm(tmp_path)) as server:
+        argv = ["bench", "serve", "--base-url", server.url, "--dataset-path", dataset]
+        argv += ["--num-prompts", "4", "--max-concurrency", "2", "--max-tokens", "40"]
+        code, out, _ = run(*argv, "--num-warmups", "0", "--ignore-eos", "--json")
+        served = server.driver.metrics
+    record = json.loads(out.splitlines()[-1])
+    assert (code, record["completed"], record["model_id"]) == (0, 6, MODEL)
+    assert record["total_output_tokens"] == 6 * 40 == served.num_generated_tokens
+    assert record["total_input_tokens"] == served.num_prompt_tokens
+    assert record["num_without_usage"] == 0
+    counts = served.acceptance
+    assert record["spec_decode_num_drafts"] == served.num_drafts > 0
+    assert record["spec_decode_draft_tokens"] == counts.verified
+    assert record["spec_decode_accepted_tokens"] == counts.accepted
+    assert record["spec_decode_per_position_acceptance_rates"] == [
+        accepted / served.num_drafts for accepted in counts.accepted_at
+    ]
 
 
 def result(folder: Path, name: str, **changes: Any) -> str:

@@ -1,6 +1,7 @@
 """The live page in a real browser, in front of a real server with a tiny model."""
 
 import importlib.util
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -80,21 +81,23 @@ class Opener:
     url: str
     opened: list[Watched] = field(default_factory=list)
 
-    def __call__(self, width: int = 1280, **options: Any) -> Watched:
+    def __call__(
+        self, width: int = 1280, *, url: str = "", about: str = "drafter suffix", **options: Any
+    ) -> Watched:
         context = self.browser.new_context(viewport={"width": width, "height": 800}, **options)
         page = context.new_page()
-        watched = Watched(page, self.url)
+        watched = Watched(page, url or self.url)
         page.on("pageerror", lambda error: watched.faults.append(f"error: {error}"))
         page.on("console", lambda said: watched.faults.append(f"{said.type}: {said.text}"))
         page.on("request", lambda asked: self._check(asked.url, watched))
-        page.goto(self.url)
-        watched.wait_for("#about", "drafter suffix")
+        page.goto(watched.url)
+        watched.wait_for("#about", about)
         page.locator("#max-tokens").evaluate("field => { field.value = 48; }")
         self.opened.append(watched)
         return watched
 
     def _check(self, asked: str, watched: Watched) -> None:
-        if not asked.startswith((self.url, "data:")):
+        if not asked.startswith((watched.url, "data:")):
             watched.faults.append(f"request to {asked}")
 
 
@@ -231,6 +234,58 @@ def test_a_refusal_is_said_and_the_message_kept(opened: Opener) -> None:
     assert shown.page.locator("#message").input_value() == "ffff"
     # The browser itself reports an answer of 400.
     shown.faults[:] = [fault for fault in shown.faults if "status of 400" not in fault]
+
+
+def test_an_answer_is_stopped_by_escape(opened: Opener) -> None:
+    """Catches a page that waits for ever for a server that hangs."""
+    shown = opened()
+    shown.page.route("**/v1/chat/completions", lambda _route: None)
+    shown.page.locator("#message").fill("gggg")
+    shown.page.keyboard.press("Enter")
+    assert shown.page.locator("#send").is_disabled()
+    shown.page.keyboard.press("Escape")
+    shown.wait_for("#status", "Stopped")
+    assert shown.page.locator("#send").is_enabled()
+    assert shown.text("#problem") == ""
+
+
+def test_text_of_the_model_is_text(opened: Opener) -> None:
+    """Catches an answer or a message that becomes part of the page."""
+    shown = opened()
+    evil = "<img src=x onerror=alert(1)><b>bold</b>"
+    body = "".join(
+        f"data: {json.dumps(fields)}\n\n"
+        for fields in (
+            {"choices": [{"delta": {"content": evil}, "finish_reason": "stop"}]},
+            {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 9}},
+        )
+    )
+    shown.page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body))
+    shown.send(evil)
+    assert shown.page.locator(".log .text").all_inner_texts() == [evil, evil]
+    assert shown.page.locator(".log img, .log b").count() == 0
+
+
+def test_plots_are_tables_too(opened: Opener) -> None:
+    """Catches a plot that only eyes can read."""
+    shown = opened()
+    shown.send("hello hello hello")
+    for name in ("speed", "length", "rates", "verify", "cost"):
+        shown.page.locator(f"#plot-{name} summary").click()
+        shown.wait_for(f"#plot-{name} tbody td", r"\d")
+
+
+def test_a_key_is_asked_for_and_used(opened: Opener, tmp_path: Path) -> None:
+    """Catches a page that is useless in front of a server with a key, or that tells it nobody."""
+    with unchecked(), serving(tiny_llm(tmp_path), api_key="sk-page") as locked:
+        shown = opened(url=locked.url, about="connecting")
+        shown.wait_for("#problem", "wants an API key")
+        shown.page.locator(".options summary").click()
+        shown.page.locator("#key").fill("sk-page")
+        shown.wait_for("#about", "drafter suffix")
+        shown.send("hhhh")
+        shown.faults[:] = [fault for fault in shown.faults if "status of 401" not in fault]
+        shown.page.context.close()
 
 
 def test_what_is_not_a_file_of_the_page_is_not_given(url: str) -> None:
