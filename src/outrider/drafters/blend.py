@@ -9,7 +9,7 @@ corrected by what became of its earlier tokens.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from outrider.drafters.ngram_table_file import Guess, NgramTable
 from outrider.drafters.suffix_automaton import NextToken, Seat, SuffixAutomaton
@@ -29,8 +29,7 @@ Key = tuple[Any, ...]
 """What tokens are corrected together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """A draft token, where it comes from, and the chance that it holds if all before it do.
 
     `stated` are the log-odds of that before the correction that `key` stands for.
@@ -172,5 +171,8 @@ class Blend:
 
 def logit(chance: float) -> float:
     """Log-odds of a chance; certainty counts as 199 to 1."""
-    bounded = max(1 - MOST_CERTAIN, min(MOST_CERTAIN, chance))
-    return math.log(bounded / (1 - bounded))
+    if chance > MOST_CERTAIN:
+        chance = MOST_CERTAIN
+    elif chance < 1 - MOST_CERTAIN:
+        chance = 1 - MOST_CERTAIN
+    return math.log(chance / (1 - chance))

@@ -93,6 +93,7 @@ class CombinedDrafter:
         self._blend = Blend(table, self._corrections)
         self._gain = Gain()
         self._states: dict[RequestId, _State] = {}
+        self._has_drafted = False
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
         """Draft every row cheaply, then those by the network for which it is expected to pay."""
@@ -104,6 +105,7 @@ class CombinedDrafter:
                 drafts[index] = self._cheap(row, rule, least)
         self._ask_network(batch, drafts, rule)
         rows = [NO_PROPOSAL] * len(batch)
+        self._has_drafted = True
         for index, draft in drafts.items():
             draft.state.picks = draft.picks
             rows[index] = draft.proposal()
@@ -111,7 +113,7 @@ class CombinedDrafter:
 
     def observe(self, outcome: Outcome, scores: Scores) -> None:
         """Correct the sources by what was accepted; pass features on to the network."""
-        for row in outcome.rows:
+        for row in outcome.rows if self._has_drafted else ():
             state = self._states.get(row.request_id)
             if state is None or not state.picks:
                 continue
@@ -119,6 +121,7 @@ class CombinedDrafter:
             if row.verified:
                 self._learn_gain(state, row.accepted, row.verified)
             state.picks = []
+        self._has_drafted = False
         if self._network is not None:
             self._network.observe(outcome, scores)
 

@@ -16,7 +16,7 @@ This module knows tokens only: no requests, no batches, no tensors.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from outrider.errors import ConfigError
 
@@ -52,8 +52,7 @@ class ScoredMatch:
     """Per draft token: chance that it is right if those before it are; in (0, 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextToken:
+class NextToken(NamedTuple):
     """The commonest follow-up of a context of `context_len` tokens, and the seat behind it."""
 
     token: int

@@ -97,7 +97,9 @@ class Planner:
         """Choose the verify lengths of a step."""
         shape = step.shape
         survival = [self._survival(row.said) for row in step.rows]
-        if self._cost is not None and self._falls_back():
+        if not any(survival):
+            lengths = [0] * len(survival)
+        elif self._cost is not None and self._falls_back():
             lengths = self._fixed_lengths(self._cost, step)
         else:
             lengths = self._policy.plan(survival, shape)

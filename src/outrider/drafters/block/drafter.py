@@ -11,7 +11,8 @@ does not draft any more.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import Outcome
@@ -32,8 +33,7 @@ MOST_KEPT = 2048
 """Rows of features that wait then."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Unwritten:
+class _Unwritten(NamedTuple):
     """Rows `first` to `first + length - 1` of a step's features, without context as yet."""
 
     request_id: RequestId
