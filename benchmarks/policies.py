@@ -1,12 +1,17 @@
 """The throughput policy against plain decoding and every fixed length, at several loads.
 
-    python benchmarks/policies.py --prompts FILE.jsonl … [--concurrency 1 2 4 8 16 32]
+    python benchmarks/policies.py --prompts FILE.jsonl … [--minutes 12] [--out turns.jsonl]
 
 One process, one set of weights. At each concurrency the sides take turns on the same group of
 prompts, in an order that rotates, so that what drifts on a machine hits all of them. Two
 throughputs are given, each as the median over the turns of the ratio to plain decoding in the same
 turn: end to end, prompts included, and *steady*, over the steps in which all seats decode and none
-reads a prompt, which is what a verify length can change. The last line is JSON.
+reads a prompt, which is what a verify length can change. Requests of one length end together under
+plain decoding and one by one under speculation, so end to end the last ones leave seats empty.
+
+Each load gets the same share of `--minutes`: at least one turn of every side, at most `--repeats`.
+Turns are written to `--out` as they are made; a run that was broken off goes on behind the last
+whole round of turns. The last line is JSON.
 
 With `--priced` a step counts what the table named by `--cost-table` says of its rows, context and
 requests, instead of what the clock said: policies can then be compared on a machine that is busy.
@@ -17,8 +22,9 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,7 +32,6 @@ from outrider.analysis.closed_loop import Job, jobs_of
 from outrider.analysis.environment import environment
 from outrider.analysis.prompts import PromptRow, load_prompts
 from outrider.analysis.tables import table
-from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams
 from outrider.core.step_cost import StepCostTable
@@ -49,7 +54,9 @@ class Turn:
     seconds: float = 0.0
     steady_tokens: int = 0
     steady_seconds: float = 0.0
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    rounds: int = 0
+    verified: int = 0
+    accepted: int = 0
 
     @property
     def throughput(self) -> float:
@@ -60,6 +67,10 @@ class Turn:
     def steady(self) -> float:
         """Tokens per second while all seats decode."""
         return self.steady_tokens / self.steady_seconds if self.steady_seconds else float("nan")
+
+
+Turns = dict[str, Turn]
+"""One turn of every side, on the same prompts."""
 
 
 def priced_seconds(report: StepReport, cost: StepCost) -> float:
@@ -93,7 +104,9 @@ def run_turn(llm: LLM, jobs: Sequence[Job], concurrency: int, cost: StepCost | N
         if is_decoding and len(report.rounds) == concurrency:
             turn.steady_seconds += seconds
             turn.steady_tokens += counts.delivered
-        turn.acceptance.add(counts)
+        turn.rounds += counts.rounds
+        turn.verified += counts.verified
+        turn.accepted += counts.accepted
         turn.tokens += counts.delivered
         running -= sum(delta.finish is not None for delta in report.deltas)
     if cost is None:
@@ -129,25 +142,30 @@ def measure(
     rows: Sequence[PromptRow],
     concurrency: int,
     args: argparse.Namespace,
-) -> dict[str, list[Turn]]:
-    """Let the sides take turns on groups of prompts."""
+    done: Sequence[Turns],
+) -> Iterator[Turns]:
+    """Let the sides take turns on groups of prompts, after those that are `done`."""
     params = SamplingParams(
         temperature=args.temperature, max_tokens=args.max_tokens, ignore_eos=True, seed=0
     )
     jobs = jobs_of(sides[PLAIN][0], rows, params)
     cost = priced_by(args)
-    size = concurrency * args.rounds
-    turns: dict[str, list[Turn]] = {name: [] for name in sides}
-    for number in range(args.repeats):
+    size = concurrency * max(1, -(-args.prompts_per_turn // concurrency))
+    begun, share = time.monotonic(), 60 * args.minutes / len(args.concurrency)
+    for number in range(len(done), args.repeats):
+        made = number - len(done)
+        if made and (time.monotonic() - begun) * (made + 1) / made > share:
+            return
         chosen = [jobs[(number * size + index) % len(jobs)] for index in range(size)]
         order = list(sides)
         order = order[number % len(order) :] + order[: number % len(order)]
+        turns: Turns = {}
         for name in order:
             llm, length = sides[name]
             own = [replace(j, params=replace(j.params, max_draft_len=length)) for j in chosen]
-            turns[name].append(run_turn(llm, own, concurrency, cost))
-            sys.stderr.write(f"{concurrency}: {name} {turns[name][-1].steady:.0f} tokens/s\n")
-    return turns
+            turns[name] = run_turn(llm, own, concurrency, cost)
+            sys.stderr.write(f"{concurrency}: {name} {turns[name].steady:.0f} tokens/s\n")
+        yield turns
 
 
 def priced_by(args: argparse.Namespace) -> StepCost | None:
@@ -158,22 +176,63 @@ def priced_by(args: argparse.Namespace) -> StepCost | None:
     return StepCost(table, next(iter(table.drafting), None))
 
 
-def record_of(turns: dict[str, list[Turn]]) -> dict[str, dict[str, float]]:
+def record_of(rounds: Sequence[Turns]) -> dict[str, dict[str, float]]:
     """Median ratios to plain, and what the side accepted."""
     result = {}
-    for name, own in turns.items():
-        pairs = list(zip(own, turns[PLAIN], strict=True))
-        counts = Acceptance()
-        for turn in own:
-            counts.add(turn.acceptance)
+    for name in rounds[0]:
+        pairs = [(turns[name], turns[PLAIN]) for turns in rounds]
+        num_rounds = sum(turn.rounds for turn, _ in pairs)
         result[name] = {
             "steady": median(turn.steady / plain.steady for turn, plain in pairs),
             "end_to_end": median(turn.throughput / plain.throughput for turn, plain in pairs),
-            "steady_throughput": median(turn.steady for turn in own),
-            "acceptance_length": counts.acceptance_length,
-            "verified_per_round": counts.verified / counts.rounds,
+            "steady_throughput": median(turn.steady for turn, _ in pairs),
+            "acceptance_length": 1 + sum(turn.accepted for turn, _ in pairs) / num_rounds,
+            "verified_per_round": sum(turn.verified for turn, _ in pairs) / num_rounds,
+            "turns": len(pairs),
         }
     return result
+
+
+def verdict_of(record: dict[str, dict[str, float]], key: str) -> list[str]:
+    """How the policy compares with the best of all others and with the longest fixed length."""
+    others = {name: own[key] for name, own in record.items() if name != THROUGHPUT}
+    best = max(others, key=lambda name: others[name])
+    longest = list(others)[-1]
+    own = record[THROUGHPUT]
+    lost = 1 - own["acceptance_length"] / record[longest]["acceptance_length"]
+    return [
+        f"{own[key]:.3f}",
+        f"{own[key] / others[best]:.3f} ({best})",
+        f"{own[key] / others[longest]:.2f}",
+        f"{lost:.1%}",
+        f"{own['turns']}",
+    ]
+
+
+class Log:
+    """Turns on disk, a line per round of turns; without a path nothing is kept."""
+
+    def __init__(self, path: Path | None, key: dict[str, Any]) -> None:
+        """Read what is there; turns made with other options are refused."""
+        self._path, self._key = path, key
+        self.done: dict[int, list[Turns]] = {}
+        if path is None or not path.exists():
+            return
+        for line in path.read_text("utf-8").splitlines():
+            entry = json.loads(line)
+            if entry["key"] != key:
+                sys.exit(f"{path} holds turns made with other options; name another file")
+            turns = {name: Turn(**own) for name, own in entry["turns"].items()}
+            self.done.setdefault(entry["concurrency"], []).append(turns)
+
+    def add(self, concurrency: int, turns: Turns) -> None:
+        """Keep a round of turns."""
+        self.done.setdefault(concurrency, []).append(turns)
+        if self._path is not None:
+            record = {name: asdict(turn) for name, turn in turns.items()}
+            entry = {"key": self._key, "concurrency": concurrency, "turns": record}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
 
 
 def main() -> None:
@@ -182,14 +241,16 @@ def main() -> None:
     parser.add_argument("--prompts", nargs="+", required=True)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--draft", default="suffix")
+    parser.add_argument("--draft", default="auto")
     parser.add_argument("--draft-model")
     parser.add_argument("--draft-len", type=int, default=7)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=1, help="prompts per seat and turn")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--prompts-per-turn", type=int, default=10, help="at least one per seat")
+    parser.add_argument("--repeats", type=int, default=9, help="turns of each side, at most")
+    parser.add_argument("--minutes", type=float, default=12.0, help="for all loads together")
+    parser.add_argument("--out", type=Path, help="file of turns, to go on with")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--tokens-per-request", type=int, default=768)
@@ -200,9 +261,22 @@ def main() -> None:
     # In turns, so that every group is mixed.
     rows = [file[n] for n in range(max(map(len, files))) for file in files if n < len(file)]
     sides = sides_of(args)
+    free = {"concurrency", "repeats", "minutes", "out"}
+    log = Log(args.out, {name: own for name, own in vars(args).items() if name not in free})
     results = {}
     for concurrency in args.concurrency:
-        results[concurrency] = record_of(measure(sides, rows, concurrency, args))
+        for turns in measure(sides, rows, concurrency, args, log.done.get(concurrency, [])):
+            log.add(concurrency, turns)
+        results[concurrency] = record_of(log.done[concurrency])
+    report(results, sides, args)
+
+
+def report(
+    results: dict[int, dict[str, dict[str, float]]],
+    sides: Iterable[str],
+    args: argparse.Namespace,
+) -> None:
+    """Print tables for people and a line for programs."""
     for key in ("steady", "end_to_end", "acceptance_length"):
         body = [
             [str(concurrency), *(f"{own[name][key]:.3f}" for name in sides)]
@@ -210,9 +284,13 @@ def main() -> None:
         ]
         print(f"{key}, {args.draft}")
         print("\n".join(table([["requests", *sides], *body])), end="\n\n")
+    head = ["requests", THROUGHPUT, "of the best", "over the longest", "acceptance lost", "turns"]
+    body = [[str(load), *verdict_of(own, "steady")] for load, own in results.items()]
+    print("\n".join(table([head, *body])), end="\n\n")
+    options = {name: own for name, own in vars(args).items() if name != "out"}
     print(
         json.dumps(
-            {"results": results, "args": vars(args), "environment": environment(sys.argv)},
+            {"results": results, "args": options, "environment": environment(sys.argv)},
             allow_nan=True,
         )
     )

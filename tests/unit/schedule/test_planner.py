@@ -19,6 +19,7 @@ from outrider.schedule.rationing import (
     LONGEST_PAUSE,
     Rationing,
 )
+from outrider.schedule.search import Survival
 
 A, B = RequestId("a"), RequestId("b")
 
@@ -169,6 +170,23 @@ def test_a_delay_is_not_what_drafting_costs() -> None:
     planner = Planner(Throughput(cost), cost=cost)
     for delay in delays:
         assert run(planner, [0.95, 0.9], delay, 1) == [True]
+
+
+def test_nothing_is_planned_where_nothing_was_drafted() -> None:
+    """Catches a search in every step of an engine whose requests all rest."""
+
+    class Counting(Fixed):
+        calls = 0
+
+        def plan(self, survival: Sequence[Survival], shape: BatchShape) -> list[int]:
+            Counting.calls += 1
+            return super().plan(survival, shape)
+
+    planner = Planner(Counting(9), cost=LINEAR)
+    plan = planner.plan(step_of({A: [], B: []}))
+    assert (plan.lengths, plan.tokens, Counting.calls) == ([0, 0], 2.0, 0)
+    assert planner.plan(step_of({A: [], B: [0.9]})).lengths == [0, 1]
+    assert Counting.calls == 1
 
 
 def test_without_a_cost_table_everybody_drafts() -> None:
