@@ -130,6 +130,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--speculative-config", help="of the speculative server (default: auto)")
+    parser.add_argument("--length-policy", default="fixed", help="of the speculative server")
     parser.add_argument("--json", type=Path, help="write the JSON object there too")
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
@@ -137,6 +138,7 @@ def main() -> None:
     both = ["--model", args.model, "--max-num-seqs", str(max(args.users)), *words[end + 1 :]]
     config = args.speculative_config
     drafting = ["--draft", "auto"] if config is None else ["--speculative-config", config]
+    drafting += ["--length-policy", args.length_policy]
     with ExitStack() as stack:
         urls = {
             PLAIN: stack.enter_context(server([*both, "--draft", "off"])),
