@@ -23,6 +23,7 @@ ROUND: Final = "tests/property/test_rejection_round.py"
 LAW: Final = f"{ROUND}::test_a_round_has_exactly_the_law_of_the_formula"
 JOINT: Final = "tests/e2e/test_lossless_rejection.py::test_joint_law_of_four_tokens"
 OPTIONS: Final = "tests/e2e/test_lossless_options.py"
+GRAMMAR: Final = "tests/e2e/test_lossless_grammar.py"
 STOPS: Final = "tests/e2e/test_lossless_stops.py"
 MATCHING: Final = "tests/e2e/test_lossless_matching.py"
 KVCACHE: Final = "tests/property/test_kvcache.py"
@@ -386,5 +387,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="if text or thought or ",
         new="if True or ",
         tests=("tests/unit/serving/test_load_client.py",),
+    ),
+    Mutant(
+        name="drawn drafts that are refused vanish",
+        file="outrider/verify/pruning.py",
+        old="fitting if draft.probs is None else fitting + 1",
+        new="fitting",
+        tests=(f"{GRAMMAR}::test_the_law_under_rejection",),
     ),
 )
