@@ -62,7 +62,7 @@ class StructuredOutputsParams:
         for name in ("regex", "grammar"):
             value = getattr(self, name)
             if value is not None and not _is_text(value):
-                raise RequestRejected(f"{name} is {value!r}, but it must be text")
+                raise RequestRejected(f"{name} is {value!r}, but it must be Unicode text")
         choice: object = self.choice
         if choice is not None:
             if not (isinstance(choice, list | tuple) and choice and all(map(_is_text, choice))):
@@ -295,7 +295,14 @@ def _is_number(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
+    """Half a character, which JSON can spell, is no text."""
+    if not isinstance(value, str) or not value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _are_ids(value: object) -> bool:
