@@ -2,24 +2,27 @@
 
     python benchmarks/serve_overhead.py --model smollm2-135m --seconds 60
 
-Server and library share one process and one loaded model; each has an engine of its own and they
-take turns, so that a machine that slows down slows both. At each concurrency the library keeps as
-many requests running as clients do. Overhead is 1 − (served tokens/s) / (library tokens/s), from
-medians over the turns. The last line is one JSON object.
+Server and library share one process and one loaded model, the clients have a process of their own.
+Each side has an engine of its own and they take turns, so that a machine that slows down slows
+both. At each concurrency the library keeps as many requests running as clients do. Overhead is
+1 − (served tokens/s) / (library tokens/s), from medians over the turns. The last line is one JSON
+object.
 """
 
 import argparse
 import asyncio
 import json
+import multiprocessing
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+from serve_client import run
 
 from outrider.core.request import SamplingParams
 from outrider.engine.llm import LLM
@@ -28,6 +31,7 @@ from outrider.serving.server import Server
 from outrider.serving.settings import ServeSettings
 
 FEWEST_TURNS = 3
+OK = 200
 TOPICS = ("rivers", "clocks", "bread", "maps", "glass", "ships", "bees", "music", "snow", "salt")
 
 
@@ -85,53 +89,35 @@ def library(
     return {"rate": num_tokens / (time.perf_counter() - started), "first": firsts}
 
 
-async def served(
-    url: str, prompts: list[list[int]], concurrency: int, max_tokens: int
+def served(
+    clients: Executor, port: int, prompts: list[list[int]], concurrency: int, max_tokens: int
 ) -> dict[str, Any]:
-    """Send all prompts as streams, as many at a time."""
-    gate = asyncio.Semaphore(concurrency)
-    firsts: list[float] = []
-    num_tokens = 0
+    """Send all prompts as streams, as many at a time, from another process."""
     body = {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
     body["stream_options"] = {"include_usage": True}
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
-
-        async def one(prompt: list[int]) -> None:
-            nonlocal num_tokens
-            async with gate:
-                started = time.perf_counter()
-                first = None
-                last = ""
-                request = client.stream("POST", "/v1/completions", json=body | {"prompt": prompt})
-                async with request as answer:
-                    async for line in answer.aiter_lines():
-                        if first is None and line.startswith("data: "):
-                            first = time.perf_counter() - started
-                        if line and line != "data: [DONE]":
-                            last = line
-                num_tokens += json.loads(last[6:])["usage"]["completion_tokens"]
-                firsts.append(first or 0.0)
-
-        started = time.perf_counter()
-        await asyncio.gather(*map(one, prompts))
-        return {"rate": num_tokens / (time.perf_counter() - started), "first": firsts}
+    bodies = [body | {"prompt": prompt} for prompt in prompts]
+    answers, seconds = clients.submit(run, port, bodies, concurrency).result()
+    if any(answer.status != OK for answer in answers):
+        raise SystemExit(f"the server answered {sorted({answer.status for answer in answers})}")
+    rate = sum(answer.num_tokens for answer in answers) / seconds
+    return {"rate": rate, "first": [answer.first or 0.0 for answer in answers]}
 
 
 def compare(
-    llm: LLM, url: str, concurrency: int, max_tokens: int, seconds: float
+    llm: LLM, clients: Executor, port: int, concurrency: int, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Take turns until the time is over."""
     sides: dict[str, list[dict[str, Any]]] = {"library": [], "served": []}
-    end = time.monotonic() + seconds
+    end = time.monotonic() + args.seconds
     number = 0
     while time.monotonic() < end or number < FEWEST_TURNS:
         prompts = prompts_of(llm, 2 * concurrency)
         order = ("library", "served") if number % 2 == 0 else ("served", "library")
         for side in order:
             if side == "library":
-                found = library(llm, prompts, concurrency, max_tokens)
+                found = library(llm, prompts, concurrency, args.max_tokens)
             else:
-                found = asyncio.run(served(url, prompts, concurrency, max_tokens))
+                found = served(clients, port, prompts, concurrency, args.max_tokens)
             if number:  # The first turn warms up.
                 sides[side].append(found)
         number += 1
@@ -168,9 +154,14 @@ def main() -> None:
     options: dict[str, Any] = {"prefix_caching": False, "threads": args.threads}
     llm = LLM(args.model, speculative_config=drafts, **options)
     results = []
-    with serving(llm.sibling(speculative_config=drafts)) as url:
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(1, mp_context=spawn) as clients,
+        serving(llm.sibling(speculative_config=drafts)) as url,
+    ):
+        port = int(url.rpartition(":")[2])
         for concurrency in args.concurrency:
-            found = compare(llm, url, concurrency, args.max_tokens, args.seconds)
+            found = compare(llm, clients, port, concurrency, args)
             print(found, file=sys.stderr)
             results.append(found)
     print(json.dumps({"model": args.model, "draft": args.draft, "results": results}))

@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from outrider.serving.choice import Choice, Piece
 from outrider.serving.logprobs import TokenWords, chat_logprobs, completion_logprobs
@@ -160,7 +160,10 @@ class CompletionFormat:
 
 def dumps(value: Any) -> str:
     """Write JSON without spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
+
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _message(choice: Choice) -> dict[str, Any]:

@@ -48,22 +48,30 @@ class Ticket:
         self.arrival = arrival
         self.num_open = len(requests)
         self._inbox: list[Update] = []
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, update: Update) -> None:
         """Add to the mailbox."""
         if update.end is not None:
             self.num_open -= 1
         self._inbox.append(update)
-        self._arrived.set()
+        self._wake()
 
     async def take(self, seconds: float | None = None) -> list[Update]:
         """Wait until there is something and give all of it; nothing when `seconds` are over."""
         if not self._inbox:
-            self._arrived.clear()
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if seconds is None else loop.call_later(seconds, self._wake)
             try:
-                await asyncio.wait_for(self._arrived.wait(), seconds)
-            except TimeoutError:
-                return []
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
         updates, self._inbox = self._inbox, []
         return updates
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
