@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import llguidance
 
 CACHED_GRAMMARS: Final = 32
+LONGEST_REASON: Final = 300
 # White space between the parts of a JSON text; without a bound a model can pad for ever.
 JSON_SPACE: Final = r"[ \n\t]{1,40}"
 # Some 20 ms to read a grammar, 15 ms and 2.5 ms for a mask, 50 MB of lexer states.
@@ -205,7 +206,8 @@ def _fault_of(matcher: "llguidance.LLMatcher") -> str | None:
         said = "; ".join(line for line in lines if line and not line.startswith("<"))
         if said in ("", _DEAD_END):
             return "no token of this vocabulary leads to a text that fits"
-        return said
+        # The library repeats the grammar it was given, however long it is.
+        return said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]} …"
     return None
 
 

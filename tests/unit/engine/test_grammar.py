@@ -131,6 +131,13 @@ def test_what_cannot_be_compiled_is_refused_with_a_reason(
     assert named in str(refused.value)
 
 
+def test_a_reason_has_a_bound() -> None:
+    """Catches an answer that sends a stranger's long pattern back."""
+    with pytest.raises(RequestRejected) as refused:
+        COMPILER.matcher(StructuredOutputsParams(regex="(" * 20_000))
+    assert len(str(refused.value)) < 400
+
+
 HEAVY = {
     "repeats": StructuredOutputsParams(regex="((a{1,200}){1,200}){1,200}b"),
     "states": StructuredOutputsParams(regex="(a|b)*a(a|b){60}c"),
