@@ -74,7 +74,7 @@ def test_the_trace_of_a_run_fitted_to_it(
         (["TRACE", "--model", "other"], "line 1: a trace of"),
         (["LOG", "--rate", "0"], "the rate is 0"),
         (["LOG", "--rate", "1", "--concurrency", "1", "2"], "give one"),
-        (["nowhere.jsonl"], "there is no log"),
+        (["nowhere.jsonl"], "there is no file"),
         (["LOG", "--cost-table", "nowhere.json"], "or name a shipped one: rtx5090"),
         (["LOG", "--speculative-config", "{}"], "has no method"),
     ],

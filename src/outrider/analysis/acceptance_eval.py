@@ -103,6 +103,7 @@ class PromptTally:
             "rounds": self.counts.rounds,
             "drafted": self.counts.drafted,
             "accepted": self.counts.accepted,
+            "accepted_at": self.counts.accepted_at,
             "mean_accept_length": finite(self.counts.acceptance_length),
         }
 

@@ -180,11 +180,21 @@ class ConstantCost:
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """A cost under a name, such as a batch size, and the longest draft it says something about."""
+    """A cost under a name, such as a batch size, and the longest draft it says something about.
+
+    `reading` is the time that prompts take, in plain steps per token of the output. No draft saves
+    any of it, so it pulls every speedup towards 1.
+    """
 
     name: str
     cost: RoundCost
     max_draft_len: int | None = None
+    reading: float = 0.0
+
+    def speedup(self, model: AcceptModel, draft_len: int) -> float:
+        """Speedup of the whole, prompts included: Amdahl's law over S(gamma)."""
+        decoding = speedup(model, self.cost, draft_len)
+        return (1 + self.reading) / (1 / decoding + self.reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +229,7 @@ def outlook(model: AcceptModel, regime: Regime, max_draft_len: int) -> Outlook:
     lengths = range(1, longest + 1)
     return Outlook(
         regime.name,
-        (1.0, *(speedup(model, regime.cost, length) for length in lengths)),
+        (1.0, *(regime.speedup(model, length) for length in lengths)),
         tuple(break_even_rate(regime.cost, length) for length in lengths),
     )
 

@@ -7,10 +7,12 @@ step.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from outrider.analysis.benefit import (
@@ -22,7 +24,10 @@ from outrider.analysis.benefit import (
 )
 from outrider.analysis.plots import Panel, Series, figure
 from outrider.analysis.tables import table
+from outrider.analysis.whatif_trace import recorded
+from outrider.core.acceptance import Acceptance
 from outrider.core.paths import expanded
+from outrider.core.step_cost import FORMAT as COST_FORMAT
 from outrider.core.step_cost import StepCostTable
 from outrider.errors import ConfigError
 from outrider.schedule.cost import StepCost, faults_of
@@ -38,6 +43,8 @@ class Measured:
     speculative_config: Mapping[str, Any] | None
     speedup: float | None = None
     concurrency: int | None = None
+    lengths: tuple[float, float] | None = None
+    """Mean tokens of a prompt and of an output, where the record says them."""
 
 
 def read_record(path: str | Path) -> dict[str, Any]:
@@ -69,10 +76,13 @@ def measured(record: Mapping[str, Any], source: str, domain: str | None = None) 
     Raises:
         ConfigError: It is neither, has no such domain, or no draft was verified in it.
     """
+    if record.get("format") == COST_FORMAT:
+        raise ConfigError(f"{source} is a step cost table; give it to --profile")
     is_bench = "speculative" in record and "plain" in record
     if not is_bench and not ("runs" in record and "mean_accept_length" in record):
         raise ConfigError(
-            f"{source} is no record of `outrider eval` or of a paired `outrider bench run`"
+            f"{source} is no record of `outrider eval`, no trace, and none of a paired "
+            "`outrider bench run`"
         )
     part = record if is_bench else record["runs"][0]
     if domain is not None:
@@ -89,6 +99,47 @@ def measured(record: Mapping[str, Any], source: str, domain: str | None = None) 
         record["speculative_config"],
         part["speedup"] if is_bench else None,
         record["setting"]["concurrency"],
+        _lengths(part["plain"]) if is_bench else None,
+    )
+
+
+def _lengths(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    completed = record.get("completed")
+    if not completed:
+        return None
+    return record["total_input_tokens"] / completed, record["total_output_tokens"] / completed
+
+
+def measured_in_trace(lines: Iterable[str], source: str) -> Measured:
+    """Read acceptance and lengths out of a trace; rounds that end a prompt are left out.
+
+    Raises:
+        ConfigError: It cannot be read, or no draft was verified in it.
+    """
+    record = recorded(lines, source)
+    counts = Acceptance()
+    for each in chain.from_iterable(record.rounds):
+        if each.num_output:
+            counts.record(
+                drafted=each.drafted,
+                verified=each.verified,
+                accepted=each.accepted,
+                delivered=each.delivered,
+            )
+    found = {
+        "accepted_at": counts.accepted_at,
+        "verified_at": counts.verified_at,
+        "rounds": counts.rounds,
+    }
+    return Measured(
+        source,
+        None,
+        _rates(found, source),
+        None,
+        lengths=(
+            fmean(len(request.prompt) for request in record.requests),
+            fmean(len(request.output) for request in record.requests),
+        ),
     )
 
 
@@ -168,12 +219,18 @@ def read_cost_table(path: str | Path) -> StepCostTable:
 
 
 def table_regimes(
-    costs: StepCostTable, batches: Sequence[int], *, context_len: int, drafter: str | None = None
+    costs: StepCostTable,
+    batches: Sequence[int],
+    *,
+    context_len: int,
+    drafter: str | None = None,
+    lengths: tuple[float, float] | None = None,
 ) -> list[Regime]:
     """Make one regime per number of requests, as far as the table was measured.
 
     A round of R requests that verify r rows each costs drafting(R) + forward(R r) + host(R)
     seconds, a plain step forward(R) + host(R). Without `drafter` the table's only one is taken.
+    `lengths`, of a prompt and an output, charge for reading prompts: forward(prompt) each.
 
     Raises:
         ConfigError: The table knows no such drafter, or several and none is named.
@@ -191,9 +248,20 @@ def table_regimes(
             f"{batch} at a time",
             partial(_round_cost, cost, batch, context_len),
             max(0, cost.max_rows // batch - 1),
+            _reading(cost, batch, lengths),
         )
         for batch in batches
     ]
+
+
+def _reading(cost: StepCost, batch: int, lengths: tuple[float, float] | None) -> float:
+    """Plain steps per output token that reading takes: a step gives a token to each of a batch."""
+    if lengths is None:
+        return 0.0
+    prompt, output = lengths
+    rows, context = round(prompt), prompt + output / 2
+    seconds = cost.forward_curve(prompt / 2, rows)[rows]
+    return batch * seconds / (max(1.0, output - 1) * cost.step(batch, batch, context))
 
 
 def _round_cost(cost: StepCost, batch: int, context_len: int, draft_len: int, rows: float) -> float:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from outrider.analysis.closed_loop import Completed
 from outrider.analysis.whatif_clock import LoggedRequest
 from outrider.core.paths import expanded
+from outrider.core.trace import FORMAT
 from outrider.errors import ConfigError
 
 
@@ -53,6 +54,19 @@ def log_text(outputs: Sequence[Completed], model: str) -> str:
         + "\n"
         for one in outputs
     )
+
+
+def is_trace(path: str) -> bool:
+    """Look at the first line.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    file = expanded(path)
+    if not file.is_file():
+        raise ConfigError(f"there is no file {path!r}; check the path")
+    with file.open(encoding="utf-8-sig", errors="replace") as lines:
+        return f'"{FORMAT}"' in next(lines, "")
 
 
 def read_log(

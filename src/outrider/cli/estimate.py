@@ -1,6 +1,7 @@
 """`outrider estimate`: what would drafting be worth?"""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from outrider.cli.console import Console
 from outrider.cli.options import add_output_options
 from outrider.cli.parsing import integer, number, numbers
+from outrider.core.paths import expanded
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
     from outrider.analysis.benefit import Regime
+    from outrider.analysis.estimate import Measured
 
 LONGEST = 16
+DEFAULT_CONTEXT = 256
 
 
 def add(commands: Any) -> None:
@@ -35,7 +39,7 @@ def add(commands: Any) -> None:
         "--from",
         dest="record",
         metavar="FILE",
-        help="the JSON of `outrider eval` or of a paired `outrider bench run`",
+        help="the JSON of `outrider eval` or of a paired `outrider bench run`, or a trace",
     )
     parser.add_argument("--domain", metavar="NAME", help="one domain of the record")
     parser.add_argument(
@@ -74,7 +78,9 @@ def _add_costs(parser: argparse.ArgumentParser) -> None:
     )
     table = parser.add_argument_group("costs measured on a machine, instead")
     table.add_argument(
-        "--profile", metavar="FILE", help="a step cost table, as `outrider profile --out` writes it"
+        "--profile",
+        metavar="TABLE",
+        help="written by `outrider profile --out`, or a shipped one's name",
     )
     table.add_argument(
         "--batch",
@@ -85,7 +91,13 @@ def _add_costs(parser: argparse.ArgumentParser) -> None:
         help="requests at a time (default: 1 4 16)",
     )
     table.add_argument(
-        "--context", type=integer(1), default=256, metavar="N", help="tokens a row sees"
+        "--context", type=integer(1), metavar="N", help="tokens a row sees (default: the record's)"
+    )
+    table.add_argument(
+        "--prompt-len", type=number, metavar="N", help="mean of the prompts (default: the record's)"
+    )
+    table.add_argument(
+        "--output-len", type=number, metavar="N", help="mean of the outputs (default: the record's)"
     )
     table.add_argument("--drafter", metavar="NAME", help="of the table, if it has several")
 
@@ -103,23 +115,22 @@ def run(args: argparse.Namespace) -> int:
         estimate_figure,
         estimate_lines,
         estimate_record,
-        measured,
-        read_record,
     )
 
     model: AcceptModel
     known: dict[str, Any] = {}
+    lengths = None
     if args.domain is not None and args.record is None:
         raise ConfigError("--domain picks from a record; add --from, or leave it out")
     if args.record is not None:
-        found = measured(read_record(args.record), args.record, args.domain)
-        model = found.model
+        found = _measured(args)
+        model, lengths = found.model, found.lengths
         known = {"measured_speedup": found.speedup, "concurrency": found.concurrency}
     elif args.rates is not None:
         model = MeasuredRates.from_conditional(args.rates)
     else:
         model = ConstantRate(args.alpha)
-    regimes = _regimes(args)
+    regimes = _regimes(args, lengths)
     outlooks = [outlook(model, regime, args.max_draft_len) for regime in regimes]
     console = Console(no_color=args.no_color)
     for line in estimate_lines(outlooks):
@@ -138,10 +149,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _regimes(args: argparse.Namespace) -> "list[Regime]":
+def _measured(args: argparse.Namespace) -> "Measured":
+    from outrider.analysis.estimate import measured, measured_in_trace, read_record
+    from outrider.analysis.whatif_log import is_trace
+
+    if not is_trace(args.record):
+        return measured(read_record(args.record), args.record, args.domain)
+    if args.domain is not None:
+        raise ConfigError("a trace knows no domains; leave --domain out")
+    with expanded(args.record).open(encoding="utf-8-sig") as lines:
+        return measured_in_trace(lines, args.record)
+
+
+def _regimes(args: argparse.Namespace, measured: "tuple[float, float] | None") -> "list[Regime]":
     from outrider.analysis.estimate import constant_regimes, read_cost_table, table_regimes
 
     if args.profile is None:
+        if args.prompt_len is not None or args.output_len is not None:
+            raise ConfigError("--prompt-len and --output-len are priced by a --profile; add one")
         return constant_regimes(
             draft_per_token=args.draft_cost,
             draft_per_round=args.draft_cost_per_round,
@@ -151,6 +176,33 @@ def _regimes(args: argparse.Namespace) -> "list[Regime]":
     constants = (args.draft_cost, args.draft_cost_per_round, args.row_cost, args.verify_costs)
     if any(constants):
         raise ConfigError("--profile says what everything costs; leave the constant costs out")
+    lengths = _lengths(args, measured)
+    context = args.context
+    if context is None:
+        context = DEFAULT_CONTEXT if lengths is None else round(lengths[0] + lengths[1] / 2)
     return table_regimes(
-        read_cost_table(args.profile), args.batch, context_len=args.context, drafter=args.drafter
+        read_cost_table(args.profile),
+        args.batch,
+        context_len=context,
+        drafter=args.drafter,
+        lengths=lengths,
     )
+
+
+def _lengths(
+    args: argparse.Namespace, measured: "tuple[float, float] | None"
+) -> "tuple[float, float] | None":
+    """Tokens of a prompt and of an output: as given, else as recorded."""
+    given = (args.prompt_len, args.output_len)
+    if given == (None, None):
+        return measured
+    prompt, output = (
+        own if own is not None else (measured[place] if measured else None)
+        for place, own in enumerate(given)
+    )
+    if prompt is None or output is None or not (0 <= prompt < math.inf and 1 <= output < math.inf):
+        raise ConfigError(
+            f"the prompt has {prompt} tokens and the output {output}; give both --prompt-len, 0 or "
+            "more, and --output-len, 1 or more"
+        )
+    return prompt, output

@@ -10,12 +10,11 @@ from outrider.analysis.estimate import read_cost_table
 from outrider.analysis.whatif import PLAIN, NewDrafter, Scenario
 from outrider.analysis.whatif_clock import LoggedRequest
 from outrider.analysis.whatif_drafters import copying_drafter, drafting_name
-from outrider.analysis.whatif_log import read_log
+from outrider.analysis.whatif_log import is_trace, read_log
 from outrider.analysis.whatif_trace import TraceDrafter, fitted, recorded
 from outrider.cli.options import config_of_json
 from outrider.core.paths import expanded
 from outrider.core.step_cost import StepCostTable
-from outrider.core.trace import FORMAT
 from outrider.drafters.config import SpeculativeConfig
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
@@ -49,19 +48,6 @@ def case_of(args: argparse.Namespace) -> Case:
     log = case.model or "a model it does not name"
     case.notes.insert(0, f"log of {log}, costs of {where.model} on {where.machine}")
     return case
-
-
-def is_trace(path: str) -> bool:
-    """Look at the first line.
-
-    Raises:
-        ConfigError: There is no such file.
-    """
-    file = expanded(path)
-    if not file.is_file():
-        raise ConfigError(f"there is no log {path!r}; check the path")
-    with file.open(encoding="utf-8-sig", errors="replace") as lines:
-        return f'"{FORMAT}"' in next(lines, "")
 
 
 def _trace_case(args: argparse.Namespace, table: StepCostTable) -> Case:

@@ -16,11 +16,15 @@ from outrider.analysis.estimate import (
     estimate_lines,
     estimate_record,
     measured,
+    measured_in_trace,
     read_cost_table,
     read_record,
     table_regimes,
 )
+from outrider.core.ids import RequestId
+from outrider.core.rounds import Round
 from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
+from outrider.core.trace import StepTimes, StepTrace, TraceHeader
 from outrider.errors import ConfigError
 
 COUNTS = {"rounds": 8, "accepted_at": [3, 1], "verified_at": [4, 2]}
@@ -177,3 +181,46 @@ def test_the_figure_has_a_line_for_each_regime() -> None:
     assert svg.count("<polyline") == 2
     for text in ("draft tokens per round", "speedup", LOW, HIGH):
         assert text in svg
+
+
+def test_prompts_pull_the_speedup_towards_one() -> None:
+    """Catches prompts that drafts are said to save time on: Amdahl's law, by hand."""
+    table = StepCostTable(
+        measured_on=MeasuredOn("m", "m", "b", 1),
+        rows=(1, 2, 3, 4096),
+        contexts=(0,),
+        forward=(tuple(Timing(1.0 + n / 100, 0.0, 1) for n in (1, 2, 3, 4096)),),
+        host=((1, Timing(0.0, 0.0, 1)), (8, Timing(0.0, 0.0, 1))),
+        drafting={"suffix": ((1, Timing(0.0, 0.0, 1)),)},
+    )
+    without, with_prompts = (
+        table_regimes(table, [4], context_len=0, lengths=lengths)[0]
+        for lengths in (None, (400.0, 11.0))
+    )
+    model = ConstantRate(0.8)
+    decoding = without.speedup(model, 2)
+    # A request has ten steps behind its first token, each shared by four.
+    reading = (1.0 + 4.0) / (10 * 1.04 / 4)
+    assert with_prompts.reading == pytest.approx(reading)
+    assert with_prompts.speedup(model, 2) == pytest.approx((1 + reading) / (1 / decoding + reading))
+    assert with_prompts.speedup(model, 0) == 1.0
+
+
+def test_a_bench_and_a_trace_say_how_long_texts_are() -> None:
+    """Catches lengths of the speculative side's total, or rounds of prompts counted as decoding."""
+    sized = BENCH | {"plain": {"completed": 2, "total_input_tokens": 30, "total_output_tokens": 8}}
+    assert measured(sized, "b.json").lengths == (15.0, 4.0)
+    assert measured(BENCH, "b.json").lengths is None
+    lines = [TraceHeader("m", "b", "suffix", 2, "matching", "fixed").to_line()]
+    for num_output, drafted, accepted, rows in ((0, 0, 0, 9), (1, 2, 1, 3), (3, 2, 2, 3)):
+        one = Round(RequestId("r"), num_output, drafted, drafted, accepted, accepted + 1)
+        lines.append(StepTrace(1, rows, 0.0, StepTimes(), (one,)).to_line())
+    found = measured_in_trace(lines, "t")
+    assert found.lengths == (9.0, 6.0)
+    assert expected_tokens(found.model, 2) == 1 + 2 / 2 + 1 / 2
+
+
+def test_a_cost_table_is_no_acceptance() -> None:
+    """Catches a table given in the wrong place being called a damaged record."""
+    with pytest.raises(ConfigError, match="give it to --profile"):
+        measured({"format": "outrider step cost table"}, "c.json")
