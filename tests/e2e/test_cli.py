@@ -199,6 +199,22 @@ def test_certify_fails_on_a_broken_engine(
     assert "tokens differ" in out
 
 
+def test_certify_runs_further_checks(tiny: str, prompts: str, invoke: Invoke) -> None:
+    """Catches a check that is accepted and not run, and an exit code that ignores it."""
+    argv = ["certify", "--prompts", prompts, "--limit", "1", *model(tiny), "--draft", "ngram"]
+    checks = ["--checks", "stream", "rejection-fit", "--fit-tokens", "40"]
+    code, out, _ = invoke(*argv, "--max-tokens", "12", *checks, "--json")
+    record = last_json(out)
+    assert code == 0
+    assert record["passed"] is True
+    assert record["verdict"] is None
+    assert [each["check"] for each in record["checks"]] == ["stream", "rejection-fit"]
+    fits = record["checks"][1]["fits"]
+    assert fits["plain"]["tokens"] >= 40
+    assert fits["speculative"]["false_alarm"] == 1e-4
+    assert "stream: passed\n" in out
+
+
 def test_eval_gives_one_json_with_the_length_first(tiny: str, prompts: str, invoke: Invoke) -> None:
     """Catches a draft length other than 7 by default, and an option that does not get through."""
     argv = ["eval", "--prompts", prompts, *model(tiny), "--max-tokens", "16"]

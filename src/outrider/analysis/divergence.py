@@ -97,7 +97,8 @@ def find_divergence(llm: LLM, plain: Completed, speculative: Completed) -> Diver
     job = plain.job
     tokens = ours[common], theirs[common]
     logits = llm.score_tokens(job.prompt, ours[: common + 1])[-1]
-    margin = token_margin(matching_scores(llm, job, logits, ours[:common]), tokens)
+    scores = matching_scores(llm, job, logits, ours[:common], plain.sequence.request.seed)
+    margin = token_margin(scores, tokens)
     tolerance = tie_tolerance(logits, llm.precision, job.params.temperature)
     is_tie = llm.precision != EXACT and margin <= tolerance
     return Divergence(
@@ -131,8 +132,13 @@ def token_margin(scores: LogitRow, tokens: tuple[int, int]) -> float:
     return float(scores.max() - torch.minimum(scores[tokens[0]], scores[tokens[1]]))
 
 
-def matching_scores(llm: LLM, job: Job, logits: LogitRow, output: list[int]) -> LogitRow:
-    """Give the scores whose arg-max matching defines as the next token."""
+def matching_scores(
+    llm: LLM, job: Job, logits: LogitRow, output: list[int], seed: int | None = None
+) -> LogitRow:
+    """Give the scores whose arg-max matching defines as the next token.
+
+    `seed` is the request's own, which only continuations after the first need to say.
+    """
     params = job.params
     own_stops = frozenset() if params.ignore_eos else llm.spec.stop_token_ids
     matcher = llm.engine.matcher_of(params)
@@ -141,7 +147,7 @@ def matching_scores(llm: LLM, job: Job, logits: LogitRow, output: list[int]) -> 
     warped: Tensor = warp(logits, params, context).to(torch.float64)
     if params.is_greedy:
         return warped
-    seed = continuation_seed(params.seed or 0)
+    seed = continuation_seed(params.seed or 0) if seed is None else seed
     return warped + gumbel(seed, Purpose.MATCH, len(output), torch.arange(len(warped)))
 
 

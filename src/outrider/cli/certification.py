@@ -3,8 +3,9 @@
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from outrider.analysis.certify import (
@@ -14,6 +15,7 @@ from outrider.analysis.certify import (
     overall,
     tolerance_record,
 )
+from outrider.analysis.certify_checks import Check, CheckResult, Ground, check_lines, run_checks
 from outrider.analysis.environment import environment
 from outrider.analysis.prompts import load_prompts
 from outrider.analysis.render import certificate_lines
@@ -37,17 +39,20 @@ class Choice:
     speculative: SpeculativeConfig | None
     draft_len: int
 
-    def engine(self, plain: LLM) -> LLM:
-        """Let it draft for the model of `plain`."""
+    def engine(self, plain: LLM, **options: Any) -> LLM:
+        """Let it draft for the model of `plain`, with `options` of its config replaced."""
         if self.speculative is not None:
-            return plain.sibling(speculative_config=self.speculative)
-        return plain.sibling(drafter=random_drafter(self.draft_len, plain.spec.vocab_size))
+            return plain.sibling(speculative_config=self.speculative, **options)
+        drafter = random_drafter(self.draft_len, plain.spec.vocab_size)
+        return plain.sibling(drafter=drafter, **options)
 
 
 def run_certify(args: argparse.Namespace) -> int:
-    """Certify and report; 1 if an output differs by more than rounding."""
+    """Certify and report; 1 if an output differs by more than rounding, or a check fails."""
     choices = chosen(args)
-    if args.verify_rule == "rejection" and 0 not in args.temperatures:
+    checks: list[Check] = list(dict.fromkeys(args.checks))
+    compares = any(check != "rejection-fit" for check in checks)
+    if compares and args.verify_rule == "rejection" and 0 not in args.temperatures:
         raise ConfigError(
             "the rejection rule promises equal tokens at temperature 0 only; add 0 to --temperature"
         )
@@ -65,14 +70,24 @@ def run_certify(args: argparse.Namespace) -> int:
     options = engine_options(args) | seats(max(args.concurrencies))
     plain = load(args, console, options, None)
     drafting = {name: choice.engine(plain) for name, choice in choices.items()}
+    makers = {name: partial(choice.engine, plain) for name, choice in choices.items()}
     started = time.monotonic()
 
     def show(what: str, done: int, total: int) -> None:
         console.progress(what, done, total, started)
 
-    certificates = certify(plain, drafting, rows, setting, show)
+    certificates: dict[str, Certificate] = {}
+    if "tokens" in checks:
+        certificates = certify(plain, drafting, rows, setting, show)
+    ground = Ground(
+        plain=plain, drafting=makers, rows=rows, setting=setting, fit_tokens=args.fit_tokens
+    )
+    results = run_checks(checks, ground, show)
     console.clear()
     _print(console, certificates)
+    _print_checks(console, results, several=len(choices) > 1)
+    has_errors = any(each.total.errors for each in certificates.values())
+    passed = not has_errors and all(each.passed for each in results)
     if args.json:
         console.print_json(
             {
@@ -82,11 +97,13 @@ def run_certify(args: argparse.Namespace) -> int:
                 "tolerance": tolerance_record(plain.precision),
                 "setting": asdict(setting),
                 **_record(certificates, drafting),
+                "passed": passed,
+                **({"checks": [each.record() for each in results]} if results else {}),
                 "seconds": time.monotonic() - started,
                 "environment": environment(["outrider", *sys.argv[1:]]),
             }
         )
-    return CHECK_FAILED if any(each.total.errors for each in certificates.values()) else 0
+    return 0 if passed else CHECK_FAILED
 
 
 def chosen(args: argparse.Namespace) -> dict[str, Choice]:
@@ -126,10 +143,17 @@ def _print(console: Console, certificates: Mapping[str, Certificate]) -> None:
         console.print(f"verdict of all: {overall(certificates.values())}")
 
 
+def _print_checks(console: Console, results: Sequence[CheckResult], *, several: bool) -> None:
+    for result in results:
+        if several:
+            console.print(f"== {result.drafter}")
+        for line in check_lines(result):
+            console.print(line)
+
+
 def _record(certificates: Mapping[str, Certificate], drafting: Mapping[str, LLM]) -> dict[str, Any]:
     return {
-        "verdict": overall(certificates.values()),
-        "passed": not any(each.total.errors for each in certificates.values()),
+        "verdict": overall(certificates.values()) if certificates else None,
         "drafters": {
             name: {"speculative_config": speculation_record(drafting[name]), **each.record()}
             for name, each in certificates.items()

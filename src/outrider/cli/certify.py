@@ -12,6 +12,8 @@ from outrider.cli.options import (
 )
 from outrider.cli.parsing import integer, number
 
+CHECKS = ("tokens", "stream", "prefix-cache", "options", "rejection-fit")
+
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
@@ -50,6 +52,22 @@ def add(commands: Any) -> None:
         nargs="+",
         metavar="METHOD",
         help=f"one or more of: random (any tokens, nearly all wrong), {DRAFT_HELP}",
+    )
+    parser.add_argument(
+        "--checks",
+        nargs="+",
+        choices=CHECKS,
+        default=["tokens"],
+        metavar="CHECK",
+        help=f"what to prove: {', '.join(CHECKS)} (default: tokens); rejection-fit tests the "
+        "rejection rule's distribution, the others compare with the plain run",
+    )
+    parser.add_argument(
+        "--fit-tokens",
+        type=integer(1),
+        default=4096,
+        metavar="N",
+        help="rejection-fit: tokens to sample (default: 4096)",
     )
     add_model_options(parser)
     add_speculation_options(parser, has_draft=False)
