@@ -1,10 +1,13 @@
 """One TCP connection, with an end to every way of holding it open and doing nothing."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from outrider.serving.failures import ApiError
+from outrider.serving.formats import dumps
 from outrider.serving.settings import ServeSettings
 
 
@@ -27,7 +30,8 @@ class BoundedConnection(H11Protocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         if len(self.connections) > self.settings.max_connections:
-            transport.abort()
+            transport.write(_answer(429, "too many connections are open; try again later"))
+            transport.close()
             return
         self._silence = self.loop.call_later(self.settings.read_seconds, self._drop_if_silent)
 
@@ -37,6 +41,11 @@ class BoundedConnection(H11Protocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or has too long a head, in the shape of all errors."""
+        self.transport.write(_answer(400, msg))
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """Give the client some time to read."""
@@ -58,6 +67,17 @@ class BoundedConnection(H11Protocol):
         """Drop a connection that has not sent a whole set of headers."""
         if getattr(self, "cycle", None) is None:
             self.transport.abort()
+
+
+def _answer(status: int, message: str) -> bytes:
+    """Spell out a whole answer, for a connection that will have no other."""
+    body = dumps(ApiError(status, message).body()).encode()
+    phrase = HTTPStatus(status).phrase
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def bounded(limits: ServeSettings) -> type[BoundedConnection]:

@@ -115,6 +115,8 @@ class Driver:
         for number, request in enumerate(requests):
             self._tickets[request.id] = (ticket, number)
         self._commands.put(partial(self._add, ticket.requests, arrival))
+        if self._has_ended():  # It broke down meanwhile and may never hear of them.
+            self._refuse(ticket)
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
@@ -135,6 +137,15 @@ class Driver:
         if self._thread.is_alive():
             self._commands.put(self._stop)
             await asyncio.to_thread(self._thread.join)
+
+    def _has_ended(self) -> bool:
+        return not self.is_alive
+
+    def _refuse(self, ticket: Ticket) -> None:
+        for request in ticket.requests:
+            flight = Flight(request, ticket.arrival, self.clock)
+            flight.give_up(ServerStopping(STOPPING))
+            self._dispatch([(request.id, None, flight)])
 
     def _retry_after(self) -> int:
         """Seconds in which one place should become free, from how often that happened lately."""
@@ -168,6 +179,8 @@ class Driver:
             logger.exception("the engine's thread broke down")
         finally:
             self.is_alive = False
+            while not self._commands.empty():
+                self._commands.get()()
             self._fail(list(self._flights), ServerStopping(STOPPING))
 
     def _obey(self) -> None:

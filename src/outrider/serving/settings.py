@@ -1,6 +1,6 @@
 """How `outrider serve` behaves towards its clients. Every default of the server is written here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.errors import ConfigError
 
@@ -15,7 +15,7 @@ class ServeSettings:
     """TCP port; 0 takes any that is free."""
     served_model_name: str | None = None
     """Name clients use for the model; None: what was loaded, as it was given."""
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     """What clients must send as a bearer token; None lets everybody in."""
     cors_origins: tuple[str, ...] = ()
     """Web origins that may read answers; none by default."""
