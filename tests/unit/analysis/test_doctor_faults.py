@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ class Fault:
     runs: bool = False
     reduced: bool = False
     schema: str = ""
-    spec: dict[str, Any] = field(default_factory=dict)
 
 
 def settings(**fields: Any) -> Callable[[Drafter], None]:
@@ -272,7 +271,7 @@ def llm(trained_pair: tuple[Path, Path]) -> LLM:
 
 
 def examined(
-    target: Checkpoint, drafter: Path | str | None, llm: LLM | None, **changes: Any
+    target: Checkpoint, drafter: Path, llm: LLM | None, draft_len: int | None = None
 ) -> Report:
     how = Examination(
         computing=COMPUTING,
@@ -280,9 +279,9 @@ def examined(
         setting=SelfTestSetting(rows=PROMPTS, max_tokens=LENGTH, raw=True),
         load=None if llm is None else partial(lambda loaded: loaded, llm),
     )
-    pair = open_pair(target, None if drafter is None else str(drafter), None, flat_fields)
+    pair = open_pair(target, str(drafter), draft_len, flat_fields)
     with unchecked():
-        return examine(pair, replace(how, **changes))
+        return examine(pair, how)
 
 
 def export_as(schema: str, source: Path, target: Checkpoint, folder: Path) -> Path:
