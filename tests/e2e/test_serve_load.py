@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -274,22 +275,16 @@ def test_an_engine_thread_that_breaks_is_not_healthy(
         assert httpx.post(f"{running.url}/v1/completions", json=LONG).status_code == 503
 
 
-SERVE = """
-import sys
-from pathlib import Path
-from tests.loopback import tiny_llm
-from outrider.cli.main import main
-tiny_llm(Path(sys.argv[1]))
-model = ["--model", sys.argv[1] + "/model", "--threads", "1"]
-sys.exit(main(["serve", *model, "--port", "0", *sys.argv[2:]]))
-"""
+SERVE = "import sys; from outrider.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("drain", [30.0, 0.0])
 def test_sigterm_under_load_finishes_or_fails_every_request(tmp_path: Path, drain: float) -> None:
     """Catches a server that drops requests without a word, hangs, or exits with an error."""
     environment = {**os.environ, "OUTRIDER_API_KEY": "a secret of this test"}
-    command = [sys.executable, "-c", SERVE, str(tmp_path), "--drain-seconds", str(drain)]
+    tiny_llm(tmp_path)
+    command = [sys.executable, "-c", SERVE, "serve", "--model", str(tmp_path / "model")]
+    command += ["--threads", "1", "--port", "0", "--drain-seconds", str(drain)]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment, cwd=Path.cwd()
     ) as process:
@@ -338,3 +333,18 @@ def _ending(text: str) -> str:
     assert lines[-1] == "data: [DONE]"
     last = json.loads(lines[-2].removeprefix("data: "))
     return str(last["error"]["code"] if "error" in last else last["choices"][0]["finish_reason"])
+
+
+def test_an_address_that_is_taken_is_bad_usage(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Catches a traceback, or a server that seems to run."""
+    from outrider.cli.main import main
+
+    tiny_llm(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with unchecked():
+            code = main(["serve", "--model", str(tmp_path / "model"), "--port", port])
+    assert code == 2
+    assert f"port {port}" in capfd.readouterr().err

@@ -104,7 +104,8 @@ class Driver:
         if self.is_draining or not self.is_alive:
             raise ServerStopping(STOPPING)
         for request in requests:
-            self._engine.check(request)
+            if request.index == 0:  # The others of its prompt have the same options.
+                self._engine.check(request)
         if len(self._tickets) + len(requests) > self.capacity:
             raise Overloaded(
                 f"{len(self._tickets)} continuations are running or waiting and "

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from outrider.core.request import VerifyRule
 
 MAX_STOP_STRINGS = 16
-MAX_STOP_LENGTH = 1024
+MAX_STOP_LENGTH = 256
 MAX_N = 128
 MAX_TOP_LOGPROBS = 20
 _INT64 = 1 << 63
