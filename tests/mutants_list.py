@@ -26,6 +26,7 @@ OPTIONS: Final = "tests/e2e/test_lossless_options.py"
 GRAMMAR: Final = "tests/e2e/test_lossless_grammar.py"
 STOPS: Final = "tests/e2e/test_lossless_stops.py"
 MATCHING: Final = "tests/e2e/test_lossless_matching.py"
+RECOVERY: Final = "tests/unit/engine/test_recovery.py"
 KVCACHE: Final = "tests/property/test_kvcache.py"
 LAYOUT: Final = "tests/property/test_layout.py"
 BLOCK: Final = "tests/e2e/test_lossless_block.py::test_the_distributions_of_a_draft_are_its_own"
@@ -394,5 +395,40 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="fitting if draft.probs is None else fitting + 1",
         new="fitting",
         tests=(f"{GRAMMAR}::test_the_law_under_rejection",),
+    ),
+    Mutant(
+        name="a row that breaks is not taken back",
+        file="outrider/engine/commit.py",
+        old="        sequence.take_back()\n",
+        new="",
+        tests=(f"{RECOVERY}::test_text_that_cannot_be_made_fails_its_request_alone",),
+    ),
+    Mutant(
+        name="a broken step forgets what it committed",
+        file="outrider/engine/engine.py",
+        old="start, sequence.num_reported = sequence.num_reported, sequence.num_output",
+        new="start = sequence.num_reported = max(0, sequence.num_output - 1)",
+        tests=(f"{RECOVERY}::test_tokens_of_a_step_that_could_not_report_come_with_the_next",),
+    ),
+    Mutant(
+        name="clients that leave are served on",
+        file="outrider/serving/driver.py",
+        old="        if ticket.num_open:\n            error = Cancelled",
+        new="        if not ticket.num_open:\n            error = Cancelled",
+        tests=("tests/unit/serving/test_driver.py::test_the_queue_has_an_end",),
+    ),
+    Mutant(
+        name="any key opens",
+        file="outrider/serving/guard.py",
+        old="if not hmac.compare_digest(given, self._expected):",
+        new='if not given.startswith(b"Bearer "):',
+        tests=("tests/e2e/test_serve_faults.py::test_only_with_the_key",),
+    ),
+    Mutant(
+        name="a draft token counts where none was verified",
+        file="outrider/serving/flight.py",
+        old="        if done.verified:\n",
+        new="        if done.drafted or done.verified == 0:\n",
+        tests=("tests/e2e/test_serve.py::test_sums_over_requests_are_the_counters",),
     ),
 )

@@ -15,6 +15,7 @@ from outrider.cli.options import (
     speculative_config,
 )
 from outrider.cli.parsing import integer, number
+from outrider.engine.config import EngineConfig
 from outrider.errors import ConfigError
 from outrider.serving.settings import ServeSettings
 
@@ -82,7 +83,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
             option_name(name), type=parse, default=_DEFAULTS[name], metavar="N", help=text
         )
     group.add_argument(
-        "--max-num-seqs", type=integer(1), default=16, metavar="N", help="most requests in a step"
+        "--max-num-seqs",
+        type=integer(1),
+        default=EngineConfig.__dataclass_fields__["max_num_seqs"].default,
+        metavar="N",
+        help="most requests in a step",
     )
     group.add_argument(
         "--kv-cache-tokens", type=integer(1), metavar="N", help="tokens the KV cache holds"

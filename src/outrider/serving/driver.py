@@ -127,10 +127,12 @@ class Driver:
             self._commands.put(partial(self._fail, [each.id for each in ticket.requests], error))
 
     def drain(self, seconds: float) -> None:
-        """Accept nothing more, and end after `seconds` what is not done by then."""
-        if not self.is_draining:
-            self.is_draining = True
-            self._commands.put(partial(self._set_drain, self.clock() + seconds))
+        """Accept nothing more, and end after `seconds` what is not done by then.
+
+        A second call can only shorten the time.
+        """
+        self.is_draining = True
+        self._commands.put(partial(self._set_drain, self.clock() + seconds))
 
     async def stop(self) -> None:
         """End everything and the thread."""
@@ -217,7 +219,8 @@ class Driver:
         self._hand_over(ended)
 
     def _set_drain(self, until: float) -> None:
-        self._drain_until = until
+        self._drain_until = min(self._drain_until, until)
+        self._next_check = 0.0
 
     def _stop(self) -> None:
         self._is_stopped = True
