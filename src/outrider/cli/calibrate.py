@@ -79,7 +79,14 @@ def run(args: argparse.Namespace) -> int:
         raw=args.raw,
     )
     console = Console(no_color=args.no_color)
-    options = engine_options(args) | seats(args.concurrency) | {"prefix_caching": False}
+    options = (
+        engine_options(args)
+        | seats(args.concurrency)
+        | {
+            "prefix_caching": False,
+            "length_policy": "fixed",
+        }
+    )
     llm = load(args, console, options, speculative)
     with console.working(f"drafting for {len(rows)} prompts"):
         found = calibrate(llm, rows, setting)

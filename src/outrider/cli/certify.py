@@ -71,6 +71,8 @@ def add(commands: Any) -> None:
     )
     add_model_options(parser)
     add_speculation_options(parser, has_draft=False)
+    # The more drafts are verified, the more is certified.
+    parser.set_defaults(length_policy="fixed")
     add_output_options(parser)
     parser.set_defaults(run=run, parser=parser)
 

@@ -10,8 +10,8 @@ from outrider.drafters.config import SpeculativeConfig
 from outrider.errors import ConfigError, unknown_name
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-LengthPolicyName = Literal["off", "fixed", "threshold", "throughput"]
-LENGTH_POLICIES: tuple[LengthPolicyName, ...] = ("off", "fixed", "threshold", "throughput")
+LengthPolicyName = Literal["auto", "off", "fixed", "threshold", "throughput"]
+LENGTH_POLICIES: tuple[LengthPolicyName, ...] = ("auto", "off", "fixed", "threshold", "throughput")
 WEIGHING_POLICIES: tuple[LengthPolicyName, ...] = ("threshold", "throughput")
 """Those that look at confidences."""
 BackendName = Literal["auto", "torch", "native"]
@@ -33,9 +33,10 @@ class EngineConfig:
     """None decodes plainly."""
     verify_rule: VerifyRule = "matching"
     """matching gives the same tokens as plain decoding; rejection the same distribution."""
-    length_policy: LengthPolicyName = "fixed"
+    length_policy: LengthPolicyName = "auto"
     """How many of the drafted tokens are verified: none, all, those whose confidence is at least
-    `length_threshold`, or what gives the most tokens per second on this machine."""
+    `length_threshold`, or what gives the most tokens per second on this machine; auto is throughput
+    on the native backend and fixed on torch."""
     length_threshold: float = 0.5
     """threshold: a draft is verified up to the first token of lower confidence."""
     cost_table: str | None = None

@@ -12,7 +12,12 @@ from outrider.drafters.catalogue import drafter_factory
 from outrider.drafters.shipped import without_auto
 from outrider.engine.backend import Backend, LoadedModel, ScoringTarget, TorchBackend
 from outrider.engine.commit import StopRules
-from outrider.engine.config import DEFAULT_WEIGHTS, WEIGHING_POLICIES, EngineConfig
+from outrider.engine.config import (
+    DEFAULT_WEIGHTS,
+    WEIGHING_POLICIES,
+    EngineConfig,
+    LengthPolicyName,
+)
 from outrider.engine.engine import Engine, EngineParts
 from outrider.engine.features import FeatureRecorder
 from outrider.engine.grammar import GrammarCompiler
@@ -31,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_DTYPE = "bfloat16"
 NATIVE_BLOCK = 16
+WEIGHING_BACKENDS = ("native",)
+"""Where `auto` weighs drafts by measured step costs: there it was not slower than plain decoding at
+any load."""
 COMFORTABLE_REQUEST = 1024
 LARGEST_DEFAULT_CACHE = 32768
 
@@ -78,15 +86,22 @@ def resolve(
         context = min(context, wanted)
     num_blocks = -(-wanted // config.block_size)
     _check_taps(config, spec.num_layers)
+    backend = backend or choose_backend(config)
     return EnginePlan(
-        config=config,
+        config=replace(config, length_policy=_length_policy(config, backend)),
         checkpoint=checkpoint,
-        backend=backend or choose_backend(config),
+        backend=backend,
         num_kv_blocks=num_blocks,
         max_context_len=context,
         grammars=grammars
         or GrammarCompiler(checkpoint.tokenizer, spec.vocab_size, spec.stop_token_ids),
     )
+
+
+def _length_policy(config: EngineConfig, backend: Backend) -> LengthPolicyName:
+    if config.length_policy != "auto":
+        return config.length_policy
+    return "throughput" if backend.name in WEIGHING_BACKENDS else "fixed"
 
 
 def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) -> Engine:

@@ -159,3 +159,17 @@ def test_a_cache_that_memory_cannot_hold(error: Exception, model: str) -> None:
     plan = resolve(EngineConfig(model=model, kv_cache_tokens=1 << 30))
     with pytest.raises(ConfigError, match="1073741824 tokens does not fit into memory; lower kv"):
         build(plan, Full())
+
+
+def test_auto_weighs_drafts_on_backends_where_that_was_compared(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a default that measures where nothing was compared, or overrules a choice."""
+
+    def resolved(**options: Any) -> str:
+        return resolve(EngineConfig(model=model, dtype="float32", **options)).config.length_policy
+
+    assert resolved() == "fixed"
+    monkeypatch.setattr("outrider.engine.resolve.WEIGHING_BACKENDS", ("torch",))
+    assert resolved() == "throughput"
+    assert resolved(length_policy="off") == "off"

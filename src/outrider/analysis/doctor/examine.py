@@ -204,9 +204,10 @@ def _together(
     """Decode with the whole drafter, as the engine would."""
     if checkpoint is not None and pair.method != "combined":
         # Built from what was read, so that schemas and targets the engine refuses run as well.
-        drafting = llm.sibling(drafter=block_drafter(llm, checkpoint, SELF_TEST_CACHE))
+        drafter = block_drafter(llm, checkpoint, SELF_TEST_CACHE)
+        drafting = llm.sibling(drafter=drafter, length_policy="fixed")
     else:
-        drafting = llm.sibling(speculative_config=pair.speculative)
+        drafting = llm.sibling(speculative_config=pair.speculative, length_policy="fixed")
     findings, found = run_speculative(llm, drafting, plain, how.setting)
     # A lone network was judged at every position already; text without repetition drafts nothing.
     is_judged = checkpoint is not None or pair.method in _TEXT_METHODS

@@ -100,7 +100,7 @@ def examine_block(
     def ask(tried: Sequence[Alternative]) -> tuple[Probe, list[Completed]]:
         drafters = {each.name: block_drafter(llm, each.checkpoint, num_tokens) for each in tried}
         probe = Probe(drafters, tried[0].name, llm.spec.hidden_size)
-        engine = llm.sibling(drafter=probe)
+        engine = llm.sibling(drafter=probe, length_policy="fixed")
         return probe, run_jobs(engine, _jobs(llm, setting), concurrency=_seats(llm, setting))
 
     tried = [Alternative(AS_IS, "", "", checkpoint), *mild(checkpoint, llm.spec)]
