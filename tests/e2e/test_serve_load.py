@@ -282,6 +282,7 @@ SERVE = "import sys; from outrider.cli.main import main; sys.exit(main(sys.argv[
 def test_sigterm_under_load_finishes_or_fails_every_request(tmp_path: Path, drain: float) -> None:
     """Catches a server that drops requests without a word, hangs, or exits with an error."""
     environment = {**os.environ, "OUTRIDER_API_KEY": "a secret of this test"}
+    environment["OUTRIDER_CACHE"] = str(tmp_path)
     tiny_llm(tmp_path)
     command = [sys.executable, "-c", SERVE, "serve", "--model", str(tmp_path / "model")]
     command += ["--threads", "1", "--port", "0", "--drain-seconds", str(drain)]

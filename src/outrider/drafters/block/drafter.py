@@ -27,7 +27,7 @@ from outrider.tensor.window import NO_PROPOSAL, Proposal, Scores, Taps
 
 MOST_UNWRITTEN = 64
 """Rows of features that wait for the next draft; a prompt's are turned into context at once."""
-PATIENCE = 32
+PATIENCE = 8
 """Rounds without a draft after which features wait for one, however many they are."""
 MOST_KEPT = 2048
 """Rows of features that wait then."""
