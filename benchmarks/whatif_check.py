@@ -3,26 +3,39 @@
     python benchmarks/whatif_check.py --prompts FILE.jsonl … [--draft suffix auto]
 
 One process, one set of weights. Step costs are measured first, then at each concurrency every side,
-plain decoding and each drafter at each fixed length, serves the same prompts in turns, in an order
-that rotates. From the rounds and times of the longest length alone, `whatif` predicts the tokens
-per second of the others and of plain decoding, and `estimate` their speedups; a choice is made as
-`recommend` makes it and compared with the best side found. The last line is JSON.
+plain decoding and each drafter at each fixed length and with the throughput policy, serves the same
+prompts in turns, in an order that rotates. From the rounds and times of the longest length alone,
+`whatif` predicts the tokens per second of all sides and `estimate` the speedups of fixed lengths;
+`recommend` chooses from the same, and the side it chose is compared with the best one. The last
+line is JSON.
 """
 
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from outrider.analysis.benefit import outlook
 from outrider.analysis.closed_loop import Job, jobs_of
 from outrider.analysis.environment import environment
 from outrider.analysis.estimate import measured_in_trace, table_regimes
 from outrider.analysis.prompts import load_prompts
+from outrider.analysis.recommend import (
+    FIXED,
+    NO_DRAFTS,
+    OFF,
+    THROUGHPUT,
+    Candidate,
+    Targets,
+    TracedEvidence,
+    recommend,
+)
 from outrider.analysis.tables import table
 from outrider.analysis.whatif import PLAIN, Load, Scenario, Setting, simulate
 from outrider.analysis.whatif_trace import Recorded, TraceDrafter, fitted, recorded
@@ -32,20 +45,41 @@ from outrider.core.request import Request, SamplingParams
 from outrider.core.step_cost import StepCostTable
 from outrider.core.trace import TraceHeader
 from outrider.engine.config import EngineConfig
-from outrider.engine.llm import LLM, continuation_seed
+from outrider.engine.continuation import continuation_seed
+from outrider.engine.llm import LLM
 from outrider.engine.resolve import resolve, surroundings_of
-from outrider.engine.scheduling import cached_table
-from outrider.schedule.cost import StepCost
+from outrider.engine.scheduling import Surroundings, cached_table
+from outrider.schedule.cost import StepCost, faults_of
+
+MOST_MEASUREMENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What serves: an engine and the draft length its requests ask for; 0 is plain."""
+    """What serves: an engine, and the draft length its requests ask for; 0 is plain."""
 
-    name: str
     draft: str
-    llm: LLM
+    policy: str
     length: int
+    llm: LLM
+
+    @property
+    def name(self) -> str:
+        """How `recommend` calls it."""
+        return NO_DRAFTS.name if self.draft == PLAIN else self.candidate.name
+
+    @property
+    def candidate(self) -> Candidate:
+        """What `recommend` would choose it as."""
+        return Candidate(self.draft, self.policy, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A table, and which of its drafters drafts."""
+
+    costs: StepCostTable
+    drafter: str
 
 
 @dataclass(slots=True)
@@ -85,7 +119,16 @@ def serve(side: Side, jobs: Sequence[Job], concurrency: int, into: Served) -> No
     into.tokens = into.acceptance.delivered
 
 
-def sides_of(args: argparse.Namespace, most: int) -> tuple[list[Side], dict[str, StepCostTable]]:
+def usable_table(around: Surroundings) -> StepCostTable:
+    """Measure step costs; again if something else disturbed them."""
+    for _ in range(MOST_MEASUREMENTS):
+        costs = around.measure()
+        if not any(fault.is_fatal for fault in faults_of(costs)):
+            return costs
+    raise SystemExit("step costs cannot be measured while the machine is this busy")
+
+
+def sides_of(args: argparse.Namespace, most: int) -> tuple[list[Side], dict[str, Priced]]:
     """Load the weights once; measure the step costs of every drafter."""
     options: dict[str, Any] = {
         "threads": args.threads,
@@ -94,17 +137,24 @@ def sides_of(args: argparse.Namespace, most: int) -> tuple[list[Side], dict[str,
         "max_num_batched_tokens": args.max_num_batched_tokens,
     }
     plain = LLM(args.model, **options)
-    sides, tables = [Side(PLAIN, PLAIN, plain, 0)], {}
+    sides, tables = [Side(PLAIN, OFF, 0, plain)], {}
     for draft in args.draft:
         speculative = {"method": draft, "num_speculative_tokens": max(args.lengths)}
         llm = plain.sibling(speculative_config=speculative)
-        sides += [Side(f"{draft} {length}", draft, llm, length) for length in args.lengths]
+        sides += [Side(draft, FIXED, length, llm) for length in args.lengths]
         assert llm.config.speculative is not None
         plan = resolve(
             EngineConfig(model=args.model, speculative=llm.config.speculative, **options)
         )
         around = surroundings_of(plan, plan.backend.load(plan.checkpoint))
-        tables[draft] = cached_table(around) if args.cached_costs else around.measure()
+        costs = cached_table(around) if args.cached_costs else usable_table(around)
+        tables[draft] = Priced(costs, around.drafter)
+        path = Path(args.folder) / f"{draft}.json"
+        path.write_text(costs.to_json(), "utf-8")
+        weighing = plain.sibling(
+            speculative_config=speculative, length_policy=THROUGHPUT, cost_table=str(path)
+        )
+        sides.append(Side(draft, THROUGHPUT, max(args.lengths), weighing))
     return sides, tables
 
 
@@ -124,59 +174,83 @@ def measure(
     return found
 
 
-def whatif_of(record: Recorded, costs: StepCostTable, concurrency: int, length: int) -> float:
-    """Predict tokens per second of one length; 0 is plain."""
-    name = next(iter(costs.drafting))
-    fit = fitted(costs, name, record.steps)
-    cost = StepCost(fit.table, name)
-    scenario = Scenario("", lambda served: TraceDrafter(record, served, length), cost)
-    if not length:
-        scenario = Scenario(PLAIN, None, cost, "off")
+def whatif_of(record: Recorded, cost: StepCost, concurrency: int, side: Side) -> float:
+    """Predict the tokens per second of a side."""
+    scenario = Scenario(PLAIN, None, cost, OFF)
+    if side.length:
+        scenario = Scenario(
+            "", lambda served: TraceDrafter(record, served, side.length), cost, side.policy
+        )
     setting = Setting(num_requests=len(record.requests))
     return simulate(record.requests, scenario, Load(concurrency), setting).throughput
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the longest fixed side of one drafter tells: its trace, and the costs fitted to it."""
+
+    record: Recorded
+    cost: StepCost
+    speedups: Sequence[float]
+    """By length, as `estimate` computes them."""
+
+    @classmethod
+    def of(cls, draft: str, served: Served, priced: Priced, side: Side, seats: int) -> Self:
+        """Take the trace apart."""
+        header = TraceHeader("", "", draft, side.length, "matching", FIXED).to_line()
+        lines = [header, *served.lines]
+        record = recorded(lines, side.name)
+        said = measured_in_trace(lines, side.name)
+        assert said.lengths is not None
+        context = round(said.lengths[0] + said.lengths[1] / 2)
+        costs, name = priced.costs, priced.drafter
+        regimes = table_regimes(
+            costs, [seats], context_len=context, drafter=name, lengths=said.lengths
+        )
+        cost = StepCost(fitted(costs, name, record.steps).table, name)
+        return cls(record, cost, outlook(said.model, regimes[0], side.length).speedups)
 
 
 def compare(
     sides: Sequence[Side],
     found: dict[str, Served],
-    tables: dict[str, StepCostTable],
+    tables: dict[str, Priced],
     concurrency: int,
-) -> list[dict[str, Any]]:
-    """Predict every side from its drafter's longest, and put the measured number beside."""
-    rows = []
-    for draft, costs in tables.items():
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Predict every side from its drafter's longest and choose one, beside what was measured."""
+    rows, evidence = [], []
+    plain = found[sides[0].name].throughput
+    for draft, priced in tables.items():
         own = [side for side in sides if side.draft == draft]
-        longest = max(own, key=lambda side: side.length)
-        header = TraceHeader("", "", draft, longest.length, "matching", "fixed").to_line()
-        lines = [header, *found[longest.name].lines]
-        record = recorded(lines, longest.name)
-        said = measured_in_trace(lines, longest.name)
-        assert said.lengths is not None
-        context = round(said.lengths[0] + said.lengths[1] / 2)
-        regimes = table_regimes(costs, [concurrency], context_len=context, lengths=said.lengths)
-        expected = outlook(said.model, regimes[0], longest.length).speedups
-        plain = found[PLAIN].throughput
+        fixed = [side for side in own if side.policy == FIXED]
+        longest = max(fixed, key=lambda side: side.length)
+        known = Known.of(draft, found[longest.name], priced, longest, concurrency)
+        lengths = [side.length for side in fixed]
+        setting = Setting(num_requests=len(known.record.requests))
+        evidence.append(TracedEvidence(known.record, known.cost, lengths, setting, drafter=draft))
         for side in [sides[0], *own]:
             served = found[side.name]
-            told = whatif_of(record, costs, concurrency, side.length)
-            is_known = side.length < len(expected)
+            told = whatif_of(known.record, known.cost, concurrency, side)
+            is_known = side.policy != THROUGHPUT and side.length < len(known.speedups)
+            said = known.speedups[side.length] if is_known else None
             rows.append(
                 {
                     "concurrency": concurrency,
                     "draft": draft,
-                    "length": side.length,
+                    "side": side.name,
                     "measured": served.throughput,
                     "whatif": told,
                     "whatif_error": told / served.throughput - 1,
                     "speedup": served.throughput / plain,
-                    "estimate": expected[side.length] if is_known else None,
-                    "estimate_error": expected[side.length] * plain / served.throughput - 1
-                    if is_known
-                    else None,
+                    "estimate": said,
+                    "estimate_error": said and said * plain / served.throughput - 1,
                     "tokens_per_round": served.acceptance.acceptance_length,
                 }
             )
-    return rows
+    chosen = recommend(evidence, {concurrency: 1.0}, Targets()).choice.name
+    best = max(found, key=lambda name: found[name].throughput)
+    loss = 1 - found[chosen].throughput / found[best].throughput
+    return rows, {"concurrency": concurrency, "chosen": chosen, "best": best, "loss": loss}
 
 
 def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -184,7 +258,7 @@ def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
     head = ["", "tokens/s", "whatif", "error", "speedup", "estimate", "error", "tokens/round"]
     body = [
         [
-            f"{row['draft']} {row['length']}, {row['concurrency']} at a time",
+            f"{row['concurrency']} at a time, {row['draft']}: {row['side']}",
             f"{row['measured']:.1f}",
             f"{row['whatif']:.1f}",
             f"{row['whatif_error']:+.1%}",
@@ -216,18 +290,27 @@ def main() -> None:
     files = [load_prompts([path], limit=args.limit) for path in args.prompts]
     # In turns, so that every group is mixed.
     prompts = [file[n] for n in range(max(map(len, files))) for file in files if n < len(file)]
-    sides, tables = sides_of(args, max(args.concurrency))
+    with tempfile.TemporaryDirectory() as args.folder:
+        sides, tables = sides_of(args, max(args.concurrency))
     params = SamplingParams(temperature=0.0, max_tokens=args.max_tokens, seed=0)
     jobs = jobs_of(sides[0].llm, prompts, params)
     for side in sides:
         warm = [replace(job, params=replace(job.params, max_tokens=8)) for job in jobs[:4]]
         serve(side, warm, 4, Served())
-    rows = []
+    rows, choices = [], []
     for concurrency in args.concurrency:
         found = measure(sides, jobs, concurrency, args.repeats)
-        rows += compare(sides, found, tables, concurrency)
+        more, choice = compare(sides, found, tables, concurrency)
+        rows += more
+        choices.append(choice)
     print("\n".join(lines_of(rows)))
-    print(json.dumps({"rows": rows, "args": vars(args), "environment": environment(sys.argv)}))
+    for one in choices:
+        print(
+            f"{one['concurrency']} at a time: recommended {one['chosen']}, best {one['best']}, "
+            f"lost by it {one['loss']:.1%}"
+        )
+    record = {"rows": rows, "choices": choices, "args": vars(args)}
+    print(json.dumps({**record, "environment": environment(sys.argv)}))
 
 
 if __name__ == "__main__":

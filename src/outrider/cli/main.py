@@ -24,6 +24,7 @@ from outrider.cli import (
     generate,
     models,
     profile,
+    recommend,
     serve,
     train,
     whatif,
@@ -43,6 +44,7 @@ PROOFS = (
     analyze.add,
     estimate.add,
     whatif.add,
+    recommend.add,
     profile.add,
     calibrate.add,
 )
