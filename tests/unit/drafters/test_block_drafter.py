@@ -242,6 +242,30 @@ def test_context_that_nobody_asks_for_is_not_computed() -> None:
     assert len(runner.written) == num_written + 1
 
 
+def test_context_waits_while_far_more_requests_run_than_asked() -> None:
+    """Catches prompts of a full house that are turned into context nobody will ask for."""
+    runner = Runner()
+    drafter = BlockDrafter(runner, CONFIG, num_blocks=64, block_size=4096)
+
+    def prompts(number: int) -> None:
+        """Of so many requests, a block each."""
+        rows = tuple(
+            RowOutcome(
+                RequestId(f"r{index}"), 40, 0, 0, 0, (), is_finished=False, kv_len=0,
+                block_table=(BlockId(index),),
+            )
+            for index in range(number)
+        )  # fmt: skip
+        firsts = tuple(40 * index for index in range(number))
+        features = torch.zeros(40 * number, WIDTH)
+        drafter.observe(Outcome(rows), Scores(torch.zeros(1, 64), firsts, features, firsts))
+
+    prompts(3)
+    assert runner.written == []
+    prompts(2)
+    assert runner.written == [(0, 40)] * 5
+
+
 def test_the_oldest_of_too_many_features_are_given_up() -> None:
     """Catches features that pile up without end, or a draft over slots that were given up."""
     runner, drafter = unasked(PATIENCE + 2, 60)

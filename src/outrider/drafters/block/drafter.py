@@ -4,9 +4,9 @@ Between rounds the drafter holds nothing of a request but the context of its pos
 target's own blocks, and the features of the last rounds, which are turned into context by the next
 draft. There is nothing to compute again when a request returns.
 
-While nobody asks for drafts (`PATIENCE`), context would be computed for nothing: then features are
-kept as they are, and where they grow too many, the oldest are given up. A request that lost some
-does not draft any more.
+While nobody asks for drafts (`PATIENCE`), or more than twice as many requests run as when somebody
+did, context would be computed for nothing: then features are kept as they are, and where they grow
+too many, the oldest are given up. A request that lost some does not draft any more.
 """
 
 from collections import deque
@@ -88,13 +88,14 @@ class BlockDrafter:
         self._unwritten: deque[_Unwritten] = deque()
         self._num_unwritten = 0
         self._rounds_unasked = 0
+        self._asked_among, self._num_requests = 1, 1
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
         """Draft one block for every request that can."""
         indices = [i for i, row in enumerate(batch) if self._can_draft(row)]
         if not indices:
             return Proposal.nothing(batch)
-        self._rounds_unasked = 0
+        self._rounds_unasked, self._asked_among = 0, len(batch)
         drafted = self._runner.draft(
             self._take_unwritten(), [self._block_row(batch.rows[i], rule) for i in indices]
         )
@@ -117,6 +118,7 @@ class BlockDrafter:
                     _Unwritten(row.request_id, row.kv_len, length, table, features, first)
                 )
         self._rounds_unasked += 1
+        self._num_requests = len(outcome.rows)
         if self._is_unasked:
             while self._num_unwritten > MOST_KEPT:
                 self._give_up(self._unwritten.popleft())
@@ -140,7 +142,8 @@ class BlockDrafter:
 
     @property
     def _is_unasked(self) -> bool:
-        return self._rounds_unasked > PATIENCE
+        is_busy = self._num_requests > 2 * self._asked_among
+        return is_busy or self._rounds_unasked > PATIENCE
 
     def _take_unwritten(self) -> Sequence[NewContext]:
         taken = [each.context() for each in self._unwritten]
