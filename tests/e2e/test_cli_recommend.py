@@ -54,6 +54,7 @@ def test_options_come_out(
         (["RECORD", *TABLE, "--fit"], "--fit needs the times of a trace"),
         (["TRACE", "RECORD", *TABLE], "two records are of one drafter"),
         (["TRACE", *TABLE, "--tpot", "0"], "tpot_ms is 0"),
+        (["TRACE", *TABLE[:2], "--drafting", "sufix"], "the cost table has no drafter 'sufix'"),
         (["nowhere.json", *TABLE], "there is no file"),
     ],
 )

@@ -72,6 +72,7 @@ def test_the_trace_of_a_run_fitted_to_it(
         (["TRACE", "--draft", "suffix"], "leave --draft out"),
         (["TRACE"], "the cost table knows no drafter like 'suffix'"),
         (["TRACE", "--model", "other"], "line 1: a trace of"),
+        (["LOG", "--drafting", "dflsh"], "the cost table has no drafter 'dflsh'"),
         (["LOG", "--rate", "0"], "the rate is 0"),
         (["LOG", "--rate", "1", "--concurrency", "1", "2"], "give one"),
         (["nowhere.jsonl"], "there is no file"),

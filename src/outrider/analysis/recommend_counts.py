@@ -27,7 +27,7 @@ def counted(
     found = measured(record, path)
     config = found.speculative_config
     drafter = UNSAID if config is None else str(config["method"])
-    name = drafting or drafting_name(costs, drafter)
+    name = drafting_name(costs, drafter, drafting)
     if name is None or name not in costs.drafting:
         raise ConfigError(
             f"the cost table knows no drafter like {drafter!r}; it has "

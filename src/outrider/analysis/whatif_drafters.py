@@ -41,8 +41,21 @@ def _no_network(_checkpoint: object) -> NoReturn:
     )
 
 
-def drafting_name(table: StepCostTable, method: str) -> str | None:
-    """Find the drafter of a table that is of this method; None if it has none."""
+def drafting_name(table: StepCostTable, method: str, given: str | None = None) -> str | None:
+    """Find the drafter of a table that is of this method; None if it has none.
+
+    `given` is taken instead, where the user named one.
+
+    Raises:
+        ConfigError: The table does not have the given one.
+    """
+    if given is not None and given not in table.drafting:
+        raise ConfigError(
+            f"the cost table has no drafter {given!r}; it has "
+            f"{', '.join(map(repr, table.drafting)) or 'none'}"
+        )
+    if given is not None:
+        return given
     for name in table.drafting:
         if name.partition(",")[0].partition(" ")[0] == method:
             return name

@@ -140,7 +140,7 @@ def _evidence(args: argparse.Namespace, path: str, costs: "StepCostTable") -> "E
     drafter = record.header.drafter
     if drafter is None:
         raise ConfigError(f"{path} is a trace of plain decoding; record one with a drafter")
-    name = args.drafting or drafting_name(costs, drafter)
+    name = drafting_name(costs, drafter, args.drafting)
     if args.fit:
         costs = fitted(costs, name, record.steps).table
     elif name is None:

@@ -64,7 +64,7 @@ def _trace_case(args: argparse.Namespace, table: StepCostTable) -> Case:
             f"{args.log}, line 1: a trace of {header.model!r}, not of {args.model!r}; leave "
             "--model out or name the right trace"
         )
-    name = args.drafting or drafting_name(table, header.drafter or "")
+    name = drafting_name(table, header.drafter or "", args.drafting)
     notes: list[str] = []
     fit = None
     if args.fit:
@@ -117,7 +117,7 @@ def _log_case(args: argparse.Namespace, table: StepCostTable) -> Case:
     notes = []
     drafters = {}
     for options in _configs(args):
-        name = args.drafting or drafting_name(table, options.method)
+        name = drafting_name(table, options.method, args.drafting)
         if name is None:
             notes.append(
                 f"the cost table has no times of {options.method}: its drafts are taken as free"
