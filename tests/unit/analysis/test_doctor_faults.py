@@ -202,6 +202,8 @@ FAULTS = (
         tensor("d2t", lambda ids: ids + 40),
         reduced=True,
     ),
+    Fault("empty d2t", "d2t-invalid", tensor("d2t", lambda ids: ids[:0]), reduced=True),
+    Fault("d2t of one number", "d2t-invalid", tensor("d2t", lambda ids: ids[0]), reduced=True),
     Fault("target of another hash", "target-hash", settings(target_hash="00ff")),
     Fault("wrong hidden size", "hidden-size", settings(hidden_size=48)),
     Fault("another vocabulary", "vocab-size", settings(vocab_size=VOCAB + 1)),
@@ -221,6 +223,7 @@ FAULTS = (
     ),
     Fault("block size", "block-size", settings(block_size=6)),
     Fault("missing setting", "config-field", settings(mask_token_id=None)),
+    Fault("a billion layers", "config-field", settings(num_hidden_layers=10**9)),
     Fault("setting of a wrong type", "config-field", settings(num_attention_heads="four")),
     Fault(
         "missing confidence head",

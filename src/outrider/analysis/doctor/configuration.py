@@ -22,6 +22,8 @@ _CLASSES: Final = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"} | {
     "Qwen3ForCausalLM": "qwen3"
 }
 _SHORT_HASH: Final = 12
+MOST_LAYERS: Final = 256
+"""More layers than this are damage, and would take for ever to lay out."""
 
 
 def check_configuration(files: BlockFiles, target: Checkpoint) -> Iterator[Finding]:
@@ -58,8 +60,12 @@ def check_configuration(files: BlockFiles, target: Checkpoint) -> Iterator[Findi
 def read_config(files: BlockFiles, known: set[str]) -> tuple[BlockConfig | None, list[Finding]]:
     """Read the configuration as the engine does; `known` are ids that explain a refusal."""
     try:
-        return from_json(files.fields), []
-    except ModelError as error:
+        config = from_json(files.fields)
+        if config.num_layers > MOST_LAYERS:
+            detail = f"num_hidden_layers is {config.num_layers}, above {MOST_LAYERS}"
+            return None, [Finding("config-field", detail, "num_hidden_layers")]
+        return config, []
+    except (ModelError, TypeError) as error:
         if known & {"tap-outside", "mask-outside", "block-size"}:
             return None, []
         return None, [Finding("config-field", str(error))]

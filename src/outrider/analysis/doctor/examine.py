@@ -98,8 +98,8 @@ def _block(pair: Pair, report: Report) -> tuple[BlockConfig | None, BlockCheckpo
     report.findings += check_tensors(files, config)
     report.findings += check_vocabulary(files, pair.target)
     report.findings += check_repeated(files, pair.target)
-    if config is None:
-        return None, None
+    if config is None or "d2t-invalid" in report.ids:
+        return config, None
     wanted = None if pair.speculative is None else pair.speculative.num_speculative_tokens
     if pair.method != "combined" and wanted is not None and wanted > config.num_drafts:
         detail = f"{wanted} are asked for, a block holds {config.num_drafts}"

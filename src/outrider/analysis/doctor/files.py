@@ -91,7 +91,7 @@ def read_block(directory: Path, target: ModelSpec, flatten: Flatten) -> BlockFil
     if schema == SPECULATORS:
         fused = tensors.get("fc.weight")
         try:
-            fields = flatten(raw, 0 if fused is None else fused.shape[-1], target)
+            fields = flatten(raw, 0 if fused is None or not fused.ndim else fused.shape[-1], target)
         except (TypeError, KeyError, AttributeError) as error:
             raise CorruptCheckpoint(
                 f"{directory / CONFIG_FILE} has a setting of the wrong type ({error}); "

@@ -29,6 +29,10 @@ def check_vocabulary(files: BlockFiles, target: Checkpoint) -> Iterator[Finding]
         if size != whole:
             yield Finding("d2t-missing", f"draft_vocab_size is {size} of {whole}", "d2t")
         return
+    if offsets.ndim != 1 or not len(offsets) or offsets.is_floating_point():
+        detail = f"numbers of type {offsets.dtype} and shape {tuple(offsets.shape)}"
+        yield Finding("d2t-invalid", detail, "d2t")
+        return
     ids = offsets.long() + torch.arange(len(offsets))
     marked = files.tensors.get("t2d")
     is_valid = _names_tokens(ids, size, whole)
@@ -115,6 +119,8 @@ def _draft_ids(files: BlockFiles, rows: int) -> Tensor | None:
     vocab = files.fields.get("vocab_size")
     if offsets is None:
         return torch.arange(rows) if rows == vocab else None
+    if offsets.ndim != 1:
+        return None
     ids = offsets.long() + torch.arange(len(offsets))
     is_fine = len(ids) == rows and isinstance(vocab, int) and _names_tokens(ids, rows, vocab)
     return ids if is_fine else None
