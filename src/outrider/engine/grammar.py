@@ -189,7 +189,18 @@ class _Matcher:
         if common < len(tokens):
             taken = self._matcher.try_consume_tokens(tokens[common:])
             self._tokens += tokens[common : common + taken]
+            if common + taken < len(tokens):
+                self._recover()
         return len(self._tokens)
+
+    def _recover(self) -> None:
+        """Stand where it stood if the library broke on a token, which may be a draft's."""
+        fault = _fault_of(self._matcher)
+        if fault is not None:
+            reached, masks = self._tokens, self._masks
+            self._restart()
+            taken = self._matcher.try_consume_tokens(reached)
+            self.fault, self._tokens, self._masks = fault, reached[:taken], masks
 
 
 def _common(left: list[int], right: list[int]) -> int:
@@ -219,7 +230,9 @@ def _source(library: Any, form: StructuredOutputsParams) -> str:
     if form.regex is not None:
         start = f"/{library.regex_to_lark(form.regex, '')}/"
     elif form.choice is not None:
-        start = " | ".join(json.dumps(text, ensure_ascii=False) for text in form.choice)
+        # One terminal: as many as there are texts would take the library's limits of work.
+        texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in form.choice)
+        start = f"CHOICE\nCHOICE: {texts}"
     else:
         schema: dict[str, Any] = {"type": "object"}
         if form.json is not None:

@@ -229,3 +229,26 @@ def test_a_model_without_an_end_is_refused() -> None:
     compiler = GrammarCompiler(TOKENIZER, PADDED, frozenset())
     with pytest.raises(RequestRejected, match="end-of-sequence"):
         compiler.matcher(StructuredOutputsParams(regex="a"))
+
+
+def test_a_draft_that_breaks_the_library_harms_nobody() -> None:
+    """Catches a request that fails for a token which was only drafted."""
+    texts = " | ".join(json.dumps(str(number)) for number in range(6000))
+    form = StructuredOutputsParams(grammar=f'start: {texts} | "a"')
+    untouched = COMPILER.matcher(form).masks([], [])
+    matcher = COMPILER.matcher(form)
+    matcher.num_fitting([], tokens_of("7"))
+    assert matcher.masks([], []) == untouched
+    assert matcher.fault is None
+    assert matcher.masks([], tokens_of("7"))[0] == untouched[0]
+    assert matcher.fault is not None, "what broke is told where nothing may come"
+    assert matcher.num_fitting([], tokens_of("a")) == 1
+
+
+def test_there_may_be_thousands_of_choices() -> None:
+    """Catches a grammar whose work grows with the number of texts."""
+    form = StructuredOutputsParams(choice=tuple(map(str, range(8000))))
+    matcher = COMPILER.matcher(form)
+    assert may_come(matcher, "79") == {*"0123456789", "<end>"}
+    assert may_come(matcher, "799") == {*"0123456789", "<end>"}
+    assert may_come(matcher, "7999") == {"<end>"}
