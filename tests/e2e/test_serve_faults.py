@@ -131,6 +131,76 @@ def test_connections_end_whatever_is_sent(guarded: Loopback, sent: bytes, begins
     assert httpx.get(f"{guarded.url}/health").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (b"", b"GET /hea"),
+        (b"content-length: 10\r\n", b"x"),
+        (b"transfer-encoding: chunked\r\n", b"5\r\nab"),
+    ],
+    ids=["half a second head", "half a body nobody reads", "half a chunk"],
+)
+def test_a_connection_ends_that_stalls_after_an_answer(
+    guarded: Loopback, first: bytes, later: bytes
+) -> None:
+    """Catches a byte that puts off the end of an idle connection for ever."""
+    with closing(socket.create_connection(("127.0.0.1", guarded.port), timeout=8)) as line:
+        line.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n" + first + b"\r\n")
+        received = b""
+        while not received.endswith(b"}"):
+            received += line.recv(65536)
+        assert received.startswith(b"HTTP/1.1 200")
+        line.sendall(later)
+        with suppress(ConnectionResetError):
+            assert line.recv(65536) == b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"x: " + b"y" * 20_000 + b"\r\n\r\n",
+    ],
+    ids=["two lengths", "a long head that comes at once"],
+)
+def test_heads_that_are_refused_end_the_connection(guarded: Loopback, head: bytes) -> None:
+    """Catches a second request hidden in the first, and a bound that speed evades."""
+    hidden = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    received = exchange(guarded.port, HEAD + head + hidden)
+    assert received.startswith(b"HTTP/1.1 400")
+    assert received.count(b"HTTP/1.1") == 1
+
+
+def test_nonsense_is_not_sent_back_by_the_megabyte(http: httpx.Client) -> None:
+    """Catches an answer that grows with what was wrong."""
+    long = "x" * 3000
+    for body in ({long: 1}, {"model": long}, {"structured_outputs": {"choice": ["", long]}}):
+        answer = http.post("/v1/completions", json={**BODY, **body})
+        assert answer.status_code in (400, 404, 422)
+        assert len(answer.content) < 2000
+
+
+def test_prompts_that_are_too_many_are_not_tokenized(
+    llm: LLM, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches seconds of work on a request that is refused in the end."""
+    monkeypatch.setattr(llm.tokenizer, "encode", None)
+    answer = http.post("/v1/completions", json={"prompt": ["a"] * 500})
+    assert answer.status_code == 400
+    assert "500 continuations" in answer.json()["error"]["message"]
+
+
+def test_names_a_template_cannot_have(http: httpx.Client) -> None:
+    """Catches a keyword of the client's that is one of a method's own."""
+    body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"self": 1}}
+    assert http.post("/v1/chat/completions", json=body).status_code == 400
+
+
+def test_paths_are_not_corrected(http: httpx.Client) -> None:
+    """Catches a redirect to whatever host the client named, without encryption, with the key."""
+    assert http.post("/v1/completions/", json=BODY).status_code == 404
+
+
 def test_one_connection_too_many_is_dropped(guarded: Loopback) -> None:
     """Catches sockets that run out."""
     connections = guarded.server.server_state.connections.copy

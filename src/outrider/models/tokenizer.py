@@ -14,6 +14,9 @@ from outrider.models import bpe
 from outrider.models.chat_template import ChatTemplate, Message
 from outrider.models.fields import Fields, read_json
 
+LONG_TEXT = 20_000
+"""Characters from which others should not have to wait while a text is tokenized."""
+
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -102,13 +105,20 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens spelled out in it become their ids."""
         if not (self._decides and add_special_tokens):
-            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
-        ids = list(self.backend.encode(text, add_special_tokens=False).ids)
+            return self._ids(text, add_special_tokens=add_special_tokens)
+        ids = self._ids(text, add_special_tokens=False)
         if self._add_bos and self.bos_id is not None:
             ids.insert(0, self.bos_id)
         if self._add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) < LONG_TEXT:
+            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Of the library's methods those for batches alone let other threads run.
+        [one] = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(one.ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; bytes that are no whole character become U+FFFD."""

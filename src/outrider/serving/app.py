@@ -78,6 +78,7 @@ def create_app(driver: Driver, settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         responses=_FAULTS,
     )
     service = Service(driver, settings)
@@ -203,20 +204,25 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 def _named(error: RequestValidationError, body: type[Strict] | None) -> ApiError:
     """Name the field that is wrong; of several readings of it, the one that got furthest."""
-    worst = max(error.errors(), key=lambda each: len(each["loc"]))
+    worst = max(
+        error.errors(), key=lambda each: (len(each["loc"]), not each["type"].endswith("_type"))
+    )
     if worst["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {worst.get('ctx', {}).get('error', '')}")
     place = _place(worst["loc"])
     if worst["type"] == "extra_forbidden":
         name = str(worst["loc"][-1])
         if len(worst["loc"]) == _TOP_LEVEL and body is not None:
-            return ApiError(422, unknown_name("field", name, body.model_fields), param=name)
+            return ApiError(
+                422, unknown_name("field", name[:_LONGEST_NAME], body.model_fields), param=name
+            )
         return ApiError(422, f"unknown field {'.'.join([*place, name])!r}", param=name)
     param = ".".join(place) or None
     return ApiError(422, f"{param or 'the body'}: {worst['msg']}", param=param)
 
 
 _TOP_LEVEL: Final = 2
+_LONGEST_NAME: Final = 100
 
 
 def _place(loc: tuple[int | str, ...]) -> list[str]:

@@ -33,13 +33,21 @@ class BoundedConnection(H11Protocol):
             transport.write(_answer(429, "too many connections are open; try again later"))
             transport.close()
             return
-        self._silence = self.loop.call_later(self.settings.read_seconds, self._drop_if_silent)
+        self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; what is no whole request yet has to become one in time."""
+        super().data_received(data)
+        if self._is_at_work:
+            self._stop_waiting()
+        else:  # The end of an idle connection is put off by any byte.
+            self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
-        for timer in (self._silence, self._deafness):
-            if timer is not None:
-                timer.cancel()
+        self._stop_waiting()
+        if self._deafness is not None:
+            self._deafness.cancel()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -63,10 +71,20 @@ class BoundedConnection(H11Protocol):
         super().timeout_keep_alive_handler()
         self.loop.call_later(self.settings.write_seconds, self.transport.abort)
 
-    def _drop_if_silent(self) -> None:
-        """Drop a connection that has not sent a whole set of headers."""
-        if getattr(self, "cycle", None) is None:
-            self.transport.abort()
+    @property
+    def _is_at_work(self) -> bool:
+        cycle = getattr(self, "cycle", None)
+        return cycle is not None and not cycle.response_complete
+
+    def _await_request(self) -> None:
+        """Drop the connection unless it sends a whole set of headers in time."""
+        if self._silence is None and not self.transport.is_closing():
+            self._silence = self.loop.call_later(self.settings.read_seconds, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
 
 
 def _answer(status: int, message: str) -> bytes:

@@ -6,6 +6,8 @@ from typing import Any, Final
 from outrider.errors import RequestError, RequestFailed
 
 INTERNAL: Final = 500
+LONGEST_MESSAGE: Final = 1000
+"""Characters; whoever sends megabytes of nonsense does not get them back."""
 STATUS_TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -34,8 +36,8 @@ class ApiError(Exception):
         """Describe it; the error's type follows from the status."""
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.param = param
+        self.message = _short(message, LONGEST_MESSAGE)
+        self.param = None if param is None else _short(param, LONGEST_MESSAGE // 10)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -44,6 +46,10 @@ class ApiError(Exception):
         kind = STATUS_TYPES.get(self.status, "server_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} …"
 
 
 class TimeLimitExceeded(RequestError):

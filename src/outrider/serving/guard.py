@@ -30,6 +30,8 @@ class Guard:
         """Let a request through, or answer it."""
         if scope["type"] == "http":
             try:
+                self._require_small_head(scope)
+                _require_one_length(scope)
                 self._require_key(scope)
                 if scope["method"] in _WITH_BODY:
                     receive = await self._with_body(scope, receive)
@@ -37,6 +39,17 @@ class Guard:
                 await send_error(send, error)
                 return
         await self._app(scope, receive, send)
+
+    def _require_small_head(self, scope: Scope) -> None:
+        """Refuse a head that came too fast for the parser to refuse it."""
+        length = len(scope["raw_path"]) + len(scope["query_string"])
+        length += sum(len(name) + len(value) for name, value in scope["headers"])
+        if length > self._settings.max_header_bytes:
+            raise ApiError(
+                400,
+                f"the headers have more than {self._settings.max_header_bytes} bytes; send fewer",
+                headers={"connection": "close"},
+            )
 
     def _require_key(self, scope: Scope) -> None:
         path = scope["path"]
@@ -81,6 +94,17 @@ class Guard:
             return first.pop() if first else await receive()
 
         return replay
+
+
+def _require_one_length(scope: Scope) -> None:
+    """Refuse a body with two lengths: a proxy may believe the other (RFC 9112, section 6.1)."""
+    names = {name for name, _ in scope["headers"]}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise ApiError(
+            400,
+            "the request has both Content-Length and Transfer-Encoding; send one of them",
+            headers={"connection": "close"},
+        )
 
 
 _LONGEST_NUMBER: Final = 18

@@ -4,9 +4,16 @@ Unknown fields are refused by name. Fields that have no meaning here are listed 
 whose meaning matters and is not supported is refused rather than ignored.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from outrider.core.request import VerifyRule
 
@@ -14,6 +21,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_N = 128
 MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 16_384
+MAX_FIELDS = 128
 _INT64 = 1 << 63
 
 
@@ -26,21 +35,40 @@ def _encodable(text: str) -> str:
     return text
 
 
+def _few(given: Any) -> Any:
+    """Refuse a long map before each of its keys becomes an error of its own."""
+    if isinstance(given, dict) and len(given) > MAX_BIASES:
+        raise ValueError(f"has {len(given)} tokens, but at most {MAX_BIASES} are taken")
+    return given
+
+
+T = TypeVar("T")
+Many = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose first fault is told: one sentence for each of a million takes seconds."""
 Text = Annotated[str, AfterValidator(_encodable)]
 Seed = Annotated[int, Field(ge=-_INT64, lt=_INT64)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
 StopString = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
+StopStrings = Annotated[Many[StopString], Field(max_length=MAX_STOP_STRINGS)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+Biases = Annotated[dict[TokenKey, Bias], BeforeValidator(_few)]
 
 
 class Strict(BaseModel):
     """Refuses unknown fields, and "5" where 5 is meant."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, given: Any) -> Any:
+        """Refuse many fields before each that is unknown becomes an error of its own."""
+        if isinstance(given, dict) and len(given) > MAX_FIELDS:
+            raise ValueError(f"has {len(given)} fields, but at most {MAX_FIELDS} are read")
+        return given
 
 
 class StreamOptions(Strict):
@@ -81,7 +109,7 @@ class StructuredOutputs(Strict):
     json_: str | dict[str, Any] | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: Text | None = None
-    choice: list[Text] | None = None
+    choice: Many[Text] | None = None
     grammar: Text | None = None
 
 
@@ -97,7 +125,7 @@ class GenerationRequest(Strict):
     seed: Seed | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[TokenKey, Bias] | None = None
+    logit_bias: Biases | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -108,13 +136,13 @@ class GenerationRequest(Strict):
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: Count | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    stop_token_ids: Annotated[Many[TokenId], Field(max_length=1024)] | None = None
+    allowed_token_ids: Annotated[Many[TokenId], Field(min_length=1)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     regex: Text | None = None
-    choice: list[Text] | None = None
+    choice: Many[Text] | None = None
     grammar: Text | None = None
 
     speculative: bool | Speculation | None = None
@@ -163,9 +191,9 @@ class ChatMessage(Strict):
     """One message of a conversation."""
 
     role: Annotated[Text, Field(min_length=1, max_length=64)]
-    content: Text | list[TextPart] | None = None
+    content: Text | Many[TextPart] | None = None
     name: Text | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Many[ToolCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     """Ignored; clients send back what an answer held. So are the next two."""
@@ -222,11 +250,11 @@ class NamedTool(Strict):
 class ChatRequest(GenerationRequest):
     """Body of /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Many[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[Many[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
@@ -240,7 +268,7 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """Body of /v1/completions."""
 
-    prompt: Text | list[Text] | list[TokenId] | list[list[TokenId]]
+    prompt: Text | Many[Text] | Many[TokenId] | Many[Many[TokenId]]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False
     add_special_tokens: bool = True
@@ -251,7 +279,7 @@ class TokenizeRequest(Strict):
 
     model: Text | None = None
     prompt: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[Many[ChatMessage], Field(min_length=1)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -261,7 +289,7 @@ class DetokenizeRequest(Strict):
     """Body of /detokenize."""
 
     model: Text | None = None
-    tokens: list[TokenId]
+    tokens: Many[TokenId]
     skip_special_tokens: bool = False
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from outrider.core.request import Request
 from outrider.engine.prompt import Prompt
 from outrider.errors import RequestRejected, UnsupportedModel
+from outrider.models.tokenizer import LONG_TEXT
 from outrider.serving.choice import Choice
 from outrider.serving.driver import Driver
 from outrider.serving.failures import ApiError
@@ -28,9 +29,9 @@ from outrider.serving.tool_use import ToolUse, tool_use
 from outrider.serving.tools import messages_for_template
 from outrider.serving.usage import speculation_record, usage_record
 
-LONG_TEXT = 20_000
-"""Characters from which tokenizing is left to another thread."""
 _TEMPLATE_OWN = frozenset({"messages", "add_generation_prompt", "tools"})
+_LENGTH_OF_MESSAGE = 100
+"""Characters whose rendering takes as long as a message without any."""
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class Service:
             ApiError: It asks for something this server does not do.
         """
         self.require_model(body.model)
+        self._require_places(body.n or 1)
         template = self.tokenizer.chat_template
         use = tool_use(body, None if template is None else template.source)
         extra = body.chat_template_kwargs or {}
@@ -103,6 +105,7 @@ class Service:
         prompts = _prompts(body.prompt)
         if not prompts:
             raise ApiError(400, "there is no prompt", param="prompt")
+        self._require_places(len(prompts) * (body.n or 1))
         tokens = [
             await self.encode(each, add_special_tokens=body.add_special_tokens)
             if isinstance(each, str)
@@ -150,15 +153,16 @@ class Service:
             self.tokenizer.encode, text, add_special_tokens=add_special_tokens
         )
 
-    async def render(self, messages: Sequence[ChatMessage], **extra: Any) -> list[int]:
+    async def render(self, messages: Sequence[ChatMessage], /, **extra: Any) -> list[int]:
         """Tokenize a conversation through the chat template."""
         known = messages_for_template([message.for_template() for message in messages])
-        length = sum(len(str(message["content"])) for message in known)
+        length = sum(_LENGTH_OF_MESSAGE + len(str(message)) for message in known)
         try:
             if length < LONG_TEXT:
                 return self.tokenizer.encode_chat(known, **extra)
             return await asyncio.to_thread(self.tokenizer.encode_chat, known, **extra)
-        except TypeError as error:  # Half a character, from a field whose text nobody reads.
+        # Half a character, from a field whose text nobody reads, or a name no template can have.
+        except TypeError as error:
             raise RequestRejected(f"the conversation cannot be tokenized: {error}") from error
         except UnsupportedModel as error:
             raise ApiError(
@@ -170,9 +174,19 @@ class Service:
         if name is not None and name != self.model:
             raise ApiError(
                 404,
-                f"the model {name!r} is not served here; there is {self.model!r}",
+                f"the model {name!r:.100} is not served here; there is {self.model!r}",
                 param="model",
                 code="model_not_found",
+            )
+
+    def _require_places(self, count: int) -> None:
+        """Refuse more continuations than are ever served, before work is done for them."""
+        if count > self.driver.capacity:
+            raise ApiError(
+                400,
+                f"{count} continuations were asked for, but at most "
+                f"{self.driver.capacity} are served at a time; lower n",
+                param="n",
             )
 
     async def _start(
@@ -186,13 +200,6 @@ class Service:
         requests: list[Request] = []
         for group, prompt in enumerate(prompts):
             requests += self._requests(body, prompt, (group, len(prompts)), use)
-        if len(requests) > self.driver.capacity:
-            raise ApiError(
-                400,
-                f"{len(requests)} continuations were asked for, but at most "
-                f"{self.driver.capacity} are served at a time; lower n",
-                param="n",
-            )
         if requests[0].params.structured_outputs is not None:
             # A form is compiled when it is first checked, which may take a while.
             await asyncio.to_thread(self.driver.llm.engine.check, requests[0])

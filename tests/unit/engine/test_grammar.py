@@ -239,9 +239,9 @@ def test_a_draft_that_breaks_the_library_harms_nobody() -> None:
     matcher = COMPILER.matcher(form)
     matcher.num_fitting([], tokens_of("7"))
     assert matcher.masks([], []) == untouched
-    assert matcher.fault is None
+    assert not matcher.fault
     assert matcher.masks([], tokens_of("7"))[0] == untouched[0]
-    assert matcher.fault is not None, "what broke is told where nothing may come"
+    assert "6002 items" in str(matcher.fault), "what broke is told where nothing may come"
     assert matcher.num_fitting([], tokens_of("a")) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from outrider.models import bpe
-from outrider.models.tokenizer import Tokenizer
+from outrider.models.tokenizer import LONG_TEXT, Tokenizer
 from outrider.testing.tiny import byte_tokenizer, tiny_spec, write_tiny_checkpoint
 
 
@@ -30,6 +30,17 @@ def test_bytes_come_back(text: str, folder: Path) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert len(ids) == len(text.encode())
+
+
+def test_long_texts_are_tokenized_like_short_ones(folder: Path) -> None:
+    """Catches a way around the special tokens, or other ids, where the length decides."""
+    tokenizer = configure(folder, add_bos_token=True)
+    text = "a é<|eos|>😀\n" * (LONG_TEXT // 4)
+    for add in (True, False):
+        want = tokenizer.backend.encode(text, add_special_tokens=False).ids
+        ids = tokenizer.encode(text, add_special_tokens=add)
+        assert ids[-len(want) :] == want
+        assert len(ids) == len(tokenizer.encode("", add_special_tokens=add)) + len(want)
 
 
 def test_special_tokens_are_one_id_and_skipped(folder: Path) -> None:
