@@ -159,10 +159,13 @@ class CompletionFormat:
 
 
 def dumps(value: Any) -> str:
-    """Write JSON without spaces, characters as they are."""
-    return _ENCODER.encode(value)
+    """Write JSON without spaces, characters as they are but those that some take for line ends."""
+    text = _ENCODER.encode(value)
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
+# Clients that cut a stream into lines with Python's splitlines() would cut an event in two.
+_LINE_ENDS: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 

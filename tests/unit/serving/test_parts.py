@@ -1,6 +1,7 @@
 """The small parts of the server: mailboxes, usage, histograms, log-probabilities, timers."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from outrider.errors import CapacityError, RequestFailed, RequestRejected
 from outrider.models.tokenizer import Tokenizer
 from outrider.serving.connection import BoundedConnection, bounded
 from outrider.serving.failures import Overloaded, api_error_of
+from outrider.serving.formats import dumps
 from outrider.serving.logprobs import TokenWords, chat_logprobs, completion_logprobs
 from outrider.serving.metrics import Histogram
 from outrider.serving.settings import ServeSettings
@@ -196,3 +198,11 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", "--model", str(tmp_path)]) == 2
+
+
+def test_json_is_one_line_to_everyone() -> None:
+    """Catches an event that a client cuts in two where Python sees the end of a line."""
+    text = "".join(map(chr, range(0x3000))) + "é😀"
+    assert len(dumps(text).splitlines()) == 1
+    assert json.loads(dumps(text)) == text
+    assert "é😀" in dumps(text), "other characters stay as they are"
