@@ -145,10 +145,13 @@ def data_facts(directory: Path) -> dict[str, int]:
 
 
 def speculative_options(parcel: Parcel, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the speculative config that drafts with all parts of the parcel."""
+    """Give the speculative config that drafts with all parts of the parcel.
+
+    A table is always asked beside the request's own text, which costs nothing.
+    """
     method = str(provenance.get("method", "dspark"))
     if parcel.network is None:
-        return {"method": "ngram-table", "model": TABLE, **parcel.options}
+        return {"method": "combined", "ngram_table": TABLE, **parcel.options}
     if parcel.table is None:
         return {"method": method, "model": NETWORK, **parcel.options}
     parts = {"model": NETWORK, "network": method, "ngram_table": TABLE}

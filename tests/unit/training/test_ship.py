@@ -98,7 +98,8 @@ def test_the_whole_is_found_and_runs_all_parts(
     assert found.config.model == str(folder / "network")
     ship(tmp_path / "drafts", replace(parcel, network=None, table=table))
     config = read_manifest(folder).config
-    assert (config.method, config.model) == ("ngram-table", str(folder / "ngram-table.safetensors"))
+    packed = str(folder / "ngram-table.safetensors")
+    assert (config.method, config.model, config.ngram_table) == ("combined", None, packed)
     ship(tmp_path / "drafts", replace(parcel, table=table))
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     assert manifest["speculative_config"] == {
