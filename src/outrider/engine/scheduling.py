@@ -96,16 +96,26 @@ def cached_table(around: Surroundings) -> StepCostTable:
     path = table_path(around)
     table = _found(path, around)
     if table is None:
-        table = around.measure()
+        table = _measured(around)
     elif around.drafter not in table.drafting:
         host, drafting = around.measure_drafting()
         table = replace(table, host=host, drafting={**table.drafting, around.drafter: drafting})
     else:
         return table
     # What was disturbed is measured again next time.
-    if not any(fault.is_fatal for fault in faults_of(table)):
+    if not _is_disturbed(table):
         save_table(table, path)
     return table
+
+
+def _measured(around: Surroundings) -> StepCostTable:
+    """Measure; once more if other work disturbed it."""
+    table = around.measure()
+    return around.measure() if _is_disturbed(table) else table
+
+
+def _is_disturbed(table: StepCostTable) -> bool:
+    return any(fault.is_fatal for fault in faults_of(table))
 
 
 def table_path(around: Surroundings) -> Path:

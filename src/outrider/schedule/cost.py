@@ -1,7 +1,7 @@
 """Step cost tables made usable: checked for faults, smoothed, interpolated.
 
-Medians are believed unless many of them spread: then other work has slowed measurements down at
-random, and the fastest times are the ones that can be compared.
+Medians are believed unless many of them spread or more rows seem far faster than fewer: then other
+work has slowed measurements down, and the fastest times are the ones that can be compared.
 
 Between measured rows and contexts the cost is a straight line; beyond the last ones it goes on with
 the slope of their upper half, and `is_extrapolated` says so.
@@ -10,6 +10,7 @@ the slope of their upper half, and `is_extrapolated` says so.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from outrider.core.step_cost import BatchTimings, StepCostTable, Timing
@@ -53,10 +54,17 @@ def faults_of(table: StepCostTable) -> list[Fault]:
 
 
 def believed(timings: Sequence[Timing]) -> list[float]:
-    """Give the seconds that are believed: medians, or the fastest where those are too noisy."""
-    if _num_noisy(timings) <= MOST_NOISY_POINTS * len(timings):
-        return [own.seconds for own in timings]
+    """Give the seconds that are believed: medians, or the fastest where those were disturbed."""
+    medians = [own.seconds for own in timings]
+    if _num_noisy(timings) <= MOST_NOISY_POINTS * len(timings) and not _fall(medians):
+        return medians
     return [own.seconds if own.fastest is None else own.fastest for own in timings]
+
+
+def _fall(seconds: Sequence[float]) -> bool:
+    """Whether more rows took far less time than fewer."""
+    slowest = accumulate(seconds, max)
+    return any(own < most * (1 - DISTURBED) for own, most in zip(seconds, slowest, strict=True))
 
 
 def _num_noisy(timings: Sequence[Timing]) -> int:

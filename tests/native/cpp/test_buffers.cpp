@@ -1,4 +1,6 @@
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "buffers.h"
 #include "check.h"
@@ -25,12 +27,39 @@ void a_small_lease_leaves_large_memory_alone() {
   CHECK(buffers->lease(100000)->data() == large, "the memory of %d numbers is gone", 100000);
 }
 
+// Would catch windows of changing size that map their memory anew in every step.
+void changing_sizes_use_memory_again() {
+  const auto buffers = std::make_shared<Buffers>();
+  std::set<const float*> seen;
+  for (int sweep = 0; sweep < 3; sweep++) {
+    if (sweep == 1) seen.clear();
+    std::set<const float*> now;
+    for (int rows = 1; rows <= 64; rows++) now.insert(buffers->lease(1000 * rows)->data());
+    if (sweep == 2) CHECK(now == seen, "a sweep over %d sizes got other memory", 64);
+    seen = now;
+  }
+}
+
+// Would catch small results of many steps that push out the memory of the logits.
+void many_small_leases_leave_large_memory_alone() {
+  const auto buffers = std::make_shared<Buffers>();
+  const float* large = buffers->lease(100000)->data();
+  {
+    std::vector<std::unique_ptr<Buffers::Lease>> kept;
+    for (int i = 0; i < 20; i++) kept.push_back(buffers->lease(100));
+  }
+  CHECK(buffers->lease(100000)->data() == large, "the memory of %d numbers is gone", 100000);
+}
+
 }  // namespace
 
 std::vector<Test> buffer_tests() {
   return {{"buffers: memory is used again", memory_is_used_again},
           {"buffers: a small lease leaves large memory alone",
-           a_small_lease_leaves_large_memory_alone}};
+           a_small_lease_leaves_large_memory_alone},
+          {"buffers: changing sizes use memory again", changing_sizes_use_memory_again},
+          {"buffers: many small leases leave large memory alone",
+           many_small_leases_leave_large_memory_alone}};
 }
 
 }  // namespace outrider_test

@@ -51,10 +51,10 @@ FLAT = table_of(1, 1, 1, 1, 1, 1)
 class Around:
     """Surroundings whose measurements are given and counted."""
 
-    def __init__(self, folder: Path, table: StepCostTable = GOOD, drafter: str = "") -> None:
+    def __init__(self, folder: Path, *tables: StepCostTable, drafter: str = "") -> None:
         self.num_measured = 0
         self.num_drafting = 0
-        self._table = table
+        self._tables = tables or (GOOD,)
         self.all = Surroundings(
             measured_on=PLACE,
             drafter=drafter or "suffix, up to 4",
@@ -67,7 +67,7 @@ class Around:
 
     def _measure(self) -> StepCostTable:
         self.num_measured += 1
-        return self._table
+        return self._tables[min(self.num_measured, len(self._tables)) - 1]
 
     def _measure_drafting(self) -> tuple[BatchTimings, BatchTimings]:
         self.num_drafting += 1
@@ -131,6 +131,16 @@ def test_a_small_table_is_measured_anew_for_more_requests(tmp_path: Path) -> Non
     larger.all = replace(larger.all, rows=(*GOOD.rows, 64))
     scheduling(config_of(), larger.all)
     assert larger.num_measured == 1
+
+
+@unchecked()
+def test_a_disturbed_measurement_is_made_once_more(tmp_path: Path) -> None:
+    """Catches one burst of other work that switches the policy off for the engine's life."""
+    around = Around(tmp_path, table_of(1, 9, 2, 3, 4, 9), GOOD)
+    found = scheduling(config_of(), around.all)
+    assert found.cost is not None
+    assert found.cost.table == GOOD
+    assert around.num_measured == 2
 
 
 @unchecked()

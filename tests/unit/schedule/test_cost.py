@@ -93,6 +93,18 @@ def test_noise_everywhere_is_met_with_the_fastest_times() -> None:
     assert kinds(replace(table, forward=(few,)), fatal=True) == ["noisy"]
 
 
+def test_a_burst_over_one_point_is_met_with_the_fastest_times() -> None:
+    """Catches a table thrown away because three rows were disturbed for most of their samples."""
+    medians, fastest = (1, 5, 1.3, 2, 4), (1, 1.1, 1.2, 1.9, 3.9)
+    burst = tuple(
+        Timing(median, 0.1, 5, fastest=least)
+        for median, least in zip(medians, fastest, strict=True)
+    )
+    table = replace(table_of([1, 1.2, 1.3, 2, 4]), forward=(burst,))
+    assert faults_of(table) == []
+    assert StepCost(table).forward_curve(96, 16)[2] == pytest.approx(1.1)
+
+
 def test_costs_between_measurements() -> None:
     """Catches a look-up that is off by one row or reads the wrong context."""
     cost = StepCost(GOOD, "suffix")

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -33,33 +35,49 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
     std::vector<float> memory;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      size_t best = spare_.size();
-      for (size_t i = 0; i < spare_.size(); i++) {
-        const bool fits = spare_[i].size() >= size && spare_[i].size() <= kMostWaste * size;
-        if (fits && (best == spare_.size() || spare_[i].size() < spare_[best].size())) best = i;
-      }
-      if (best < spare_.size()) {
-        memory = std::move(spare_[best]);
-        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(best));
+      const size_t own = class_of(size);
+      // A spare of the next class is less than four times as large as what is asked for.
+      for (size_t c = own; c < kClasses && c <= own + 1 && memory.empty(); c++) {
+        auto& spare = spare_[c];
+        for (size_t i = spare.size(); i-- > 0 && memory.empty();) {
+          if (spare[i].size() < size) continue;
+          memory = std::move(spare[i]);
+          spare.erase(spare.begin() + static_cast<std::ptrdiff_t>(i));
+        }
       }
     }
-    if (memory.size() < size) memory.resize(size);
+    if (memory.size() < size) memory.resize(rounded(size));
     return std::make_unique<Lease>(shared_from_this(), std::move(memory));
   }
 
  private:
-  static constexpr size_t kMostSpare = 6;
-  // A small result that is kept for long must not keep the memory of the logits.
-  static constexpr size_t kMostWaste = 4;
+  static constexpr size_t kClasses = 64;
+  // Windows change their size from step to step, and small results that are kept for long come
+  // back many at once: neither may push out the memory of the logits, so each class has its own.
+  static constexpr size_t kMostSpareOfClass = 3;
+
+  // Place of the highest bit: sizes of one class differ by less than a factor of two.
+  static size_t class_of(size_t size) {
+    size_t place = 0;
+    while (size >>= 1) place++;
+    return place;
+  }
+
+  // Up to a quarter of the class's least size more, so that nearby sizes share memory.
+  static size_t rounded(size_t size) {
+    const size_t step = std::max<size_t>((size_t{1} << class_of(size)) / 4, 1);
+    return (size + step - 1) / step * step;
+  }
 
   void take_back(std::vector<float> memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (spare_.size() == kMostSpare) spare_.erase(spare_.begin());
-    spare_.push_back(std::move(memory));
+    auto& spare = spare_[class_of(memory.size())];
+    if (spare.size() == kMostSpareOfClass) spare.erase(spare.begin());
+    spare.push_back(std::move(memory));
   }
 
   std::mutex mutex_;
-  std::vector<std::vector<float>> spare_;
+  std::array<std::vector<std::vector<float>>, kClasses> spare_;
 };
 
 }  // namespace outrider
