@@ -212,11 +212,18 @@ class Driver:
         for request_id in ids:
             flight = self._flights.pop(request_id, None)
             if flight is not None:
-                self._engine.abort(request_id)
+                self._take_out(request_id)
                 flight.give_up(error)
                 flight.count(self.metrics)
                 ended.append((request_id, None, flight))
         self._hand_over(ended)
+
+    def _take_out(self, request_id: RequestId) -> None:
+        """Abort; the client is told and the others go on even if that fails."""
+        try:
+            self._engine.abort(request_id)
+        except Exception:
+            logger.exception("request %s could not be aborted", request_id)
 
     def _set_drain(self, until: float) -> None:
         self._drain_until = min(self._drain_until, until)

@@ -23,6 +23,8 @@ MAX_N = 128
 MAX_TOP_LOGPROBS = 20
 MAX_BIASES = 16_384
 MAX_FIELDS = 128
+MAX_MESSAGES = 4096
+MAX_PROMPTS = 2048
 _INT64 = 1 << 63
 
 
@@ -76,6 +78,8 @@ class StreamOptions(Strict):
 
     include_usage: bool = False
     """End with a chunk that has the token counts."""
+    include_obfuscation: bool | None = None
+    """Ignored: nothing is padded."""
 
 
 class Speculation(Strict):
@@ -250,15 +254,17 @@ class NamedTool(Strict):
 class ChatRequest(GenerationRequest):
     """Body of /v1/chat/completions."""
 
-    messages: Annotated[Many[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Many[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[Many[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    modalities: list[Literal["text"]] | None = None
     store: bool | None = None
-    """Ignored; so are the next two."""
+    """Ignored; so are the next three."""
+    reasoning_effort: str | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -268,7 +274,14 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """Body of /v1/completions."""
 
-    prompt: Text | Many[Text] | Many[TokenId] | Many[Many[TokenId]]
+    prompt: (
+        Text
+        | Annotated[Many[Text], Field(max_length=MAX_PROMPTS)]
+        | Many[TokenId]
+        | Annotated[Many[Many[TokenId]], Field(max_length=MAX_PROMPTS)]
+    )
+    best_of: Literal[1] | None = None
+    suffix: None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False
     add_special_tokens: bool = True
@@ -279,7 +292,9 @@ class TokenizeRequest(Strict):
 
     model: Text | None = None
     prompt: Text | None = None
-    messages: Annotated[Many[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[Many[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = (
+        None
+    )
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False

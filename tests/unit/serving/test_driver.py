@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.core.ids import RequestId
 from outrider.core.request import SamplingParams
 from outrider.errors import RequestRejected
 from outrider.serving.driver import Driver
@@ -137,3 +138,27 @@ def test_what_takes_too_long_is_ended(tmp_path: Path) -> None:
             assert isinstance(end.failure, TimeLimitExceeded)
 
     drive(tmp_path, body)
+
+
+def test_an_abort_that_fails_harms_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Catches an engine's thread that dies of one request it could not let go."""
+
+    async def body(driver: Driver) -> None:
+        abort = driver.llm.engine.abort
+        broken = submit(driver)
+        await broken.take()
+
+        def fail_once(request_id: RequestId) -> None:
+            driver.llm.engine.abort = abort  # type: ignore[method-assign]
+            abort(request_id)
+            raise RuntimeError("planted")
+
+        driver.llm.engine.abort = fail_once  # type: ignore[method-assign]
+        driver.cancel(broken)
+        [end] = await ends_of(submit(driver, SamplingParams(max_tokens=4, ignore_eos=True)))
+        assert end.failure is None
+
+    drive(tmp_path, body)
+    assert "could not be aborted" in caplog.text
