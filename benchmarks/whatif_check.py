@@ -140,7 +140,7 @@ def sides_of(args: argparse.Namespace, most: int) -> tuple[list[Side], dict[str,
     sides, tables = [Side(PLAIN, OFF, 0, plain)], {}
     for draft in args.draft:
         speculative = {"method": draft, "num_speculative_tokens": max(args.lengths)}
-        llm = plain.sibling(speculative_config=speculative)
+        llm = plain.sibling(speculative_config=speculative, length_policy="fixed")
         sides += [Side(draft, FIXED, length, llm) for length in args.lengths]
         assert llm.config.speculative is not None
         plan = resolve(
