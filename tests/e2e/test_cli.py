@@ -395,7 +395,7 @@ def test_models_and_info_list_what_there_is(
         (["estimate", "--alpha", "1.5"], "the acceptance rate is 1.5"),
         (["estimate", "--alpha", "0.5", "--draft-cost", "-1"], "draft_per_token is -1"),
         (["estimate", "--alpha", "0.5", "--domain", "code"], "add --from"),
-        (["estimate", "--from", "none.json"], "cannot be read"),
+        (["estimate", "--from", "none.json"], "there is no file 'none.json'"),
         (["estimate", "--alpha", "0.5", "--profile", "none.json"], "cannot be read"),
         (["estimate", "--alpha", "0.5", "--profile", "x", "--draft-cost", "1"], "leave the const"),
         (["bench", "run", "--prompts", "none.jsonl"], "no prompt file"),
