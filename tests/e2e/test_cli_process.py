@@ -58,6 +58,9 @@ def environment() -> dict[str, str]:
 
 
 def start(*argv: str, code: str = SLOW) -> subprocess.Popen[bytes]:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is where a shell runs the tests in the background, and children would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         [sys.executable, "-c", code, *argv],
         stdin=subprocess.DEVNULL,
