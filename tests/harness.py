@@ -97,7 +97,13 @@ def _guarded(connect: Callable[[socket.socket, Any], Any]) -> Callable[[socket.s
 
 
 def missing(what: str) -> NoReturn:
-    """Skip the test, or fail it in CI, because `what` holds on this machine."""
+    """Skip the test or module, or fail it in CI, because `what` holds on this machine."""
     if IS_CI:
         pytest.fail(f"{what}; in CI this is a failure")
-    pytest.skip(what)
+    pytest.skip(what, allow_module_level=True)
+
+
+def require_module(name: str) -> None:
+    """Skip the test or module, or fail it in CI, where a library is not installed."""
+    if importlib.util.find_spec(name) is None:
+        missing(f"{name} is not installed")

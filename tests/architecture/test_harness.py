@@ -88,3 +88,10 @@ def test_hypothesis_profiles_are_registered() -> None:
     """Catches a CI whose property tests are random, so that a red run cannot be repeated."""
     assert hypothesis.settings.get_profile("ci").derandomize
     assert hypothesis.settings.get_profile("deep").max_examples >= 1000
+
+
+def test_a_library_that_is_missing_is_not_passed_over() -> None:
+    """Catches tests that are skipped in CI because a dependency was forgotten."""
+    harness.require_module("json")
+    with pytest.raises(pytest.fail.Exception if harness.IS_CI else pytest.skip.Exception):
+        harness.require_module("no_library_of_this_name")

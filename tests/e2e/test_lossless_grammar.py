@@ -20,7 +20,7 @@ from outrider.core.request import Request, SamplingParams, StructuredOutputsPara
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.engine.engine import Engine
-from outrider.sampling.rows import ArgmaxSampler, RowSampler
+from outrider.sampling.rows import RowSampler
 from outrider.sampling.warp import Context
 from outrider.tensor.batch import Batch
 from outrider.tensor.window import Proposal, RowProposal
@@ -36,7 +36,7 @@ from outrider.testing.scripted import (
 )
 from outrider.testing.table_target import SeededTable, TableTarget
 from outrider.verify import pruning
-from tests import exact, oracle
+from tests import exact, harness, oracle
 from tests.e2e.test_lossless_options import spy
 from tests.grammars import (
     END,
@@ -55,12 +55,11 @@ from tests.grammars import (
     token_mask,
     tokenizer,
 )
-from tests.native.machines import machine, require_native
 from tests.plain_warp import plainly
 from tests.sampling_matrix import proves
 from tests.unchecked import unchecked
 
-pytest.importorskip("llguidance")
+harness.require_module("llguidance")
 
 DRAFT_LEN = 4
 TARGET = SeededTable(VOCAB, seed=1, recent=3, sharpness=2.0)
@@ -129,17 +128,6 @@ def engine_of(
         sampler=sampler,
     )
     return tiny_engine(target, drafter, made)
-
-
-@pytest.fixture(params=["python", "native"])
-def sampler(request: pytest.FixtureRequest) -> RowSampler:
-    """What draws the rows that need no history."""
-    if request.param == "python":
-        return ArgmaxSampler()
-    require_native()
-    from outrider.native.sampling import NativeSampler
-
-    return NativeSampler(machine(1))
 
 
 def outputs(sequences: Sequence[Tokens]) -> dict[RequestId, list[int]]:

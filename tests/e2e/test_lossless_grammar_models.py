@@ -30,14 +30,14 @@ from outrider.testing.scripted import (
 )
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
 from outrider.testing.tiny_block import tiny_block, tiny_block_config
-from tests import oracle
+from tests import harness, oracle
 from tests.backends import Backend, Tiny, backend_of
 from tests.e2e.test_lossless_grammar import EXPRESSIONS, assert_form
 from tests.grammars import END, VOCAB, compiler, form, token_mask, tokenizer
 from tests.tables import table_of_texts
 from tests.unchecked import unchecked
 
-pytest.importorskip("llguidance")
+harness.require_module("llguidance")
 
 SPEC = tiny_spec(vocab_size=VOCAB, max_context_len=64)
 TARGET, DRAFT = Tiny(SPEC, seed=1), Tiny(SPEC, seed=1, noise=0.2)

@@ -14,7 +14,7 @@ from outrider.core.ids import RequestId
 from outrider.core.request import SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
-from outrider.sampling.rows import ArgmaxSampler, RowSampler
+from outrider.sampling.rows import RowSampler
 from outrider.sampling.warp import Context
 from outrider.tensor.window import RowProposal, RowVerdict
 from outrider.testing.scripted import (
@@ -31,7 +31,6 @@ from outrider.verify import verifier
 from outrider.verify.matching import WarpedPositions
 from outrider.verify.rejection import reject_rows
 from tests import exact, oracle
-from tests.native.machines import machine, require_native
 from tests.plain_warp import plainly
 from tests.sampling_matrix import proves
 from tests.unchecked import unchecked
@@ -116,17 +115,6 @@ def engine_of(
         TARGET, VOCAB, num_blocks=256, block_size=4, stop_token_ids=END, sampler=sampler
     )
     return tiny_engine(target, drafter, options)
-
-
-@pytest.fixture(params=["python", "native"])
-def sampler(request: pytest.FixtureRequest) -> RowSampler:
-    """What draws the rows that need no history."""
-    if request.param == "python":
-        return ArgmaxSampler()
-    require_native()
-    from outrider.native.sampling import NativeSampler
-
-    return NativeSampler(machine(1))
 
 
 def outputs(sequences: Sequence[Tokens]) -> dict[RequestId, list[int]]:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from outrider.core.request import StructuredOutputsParams
 from outrider.errors import RequestRejected
+from tests import harness
 from tests.grammars import compiler
 from tests.unchecked import unchecked
 
-pytest.importorskip("llguidance")
+harness.require_module("llguidance")
 
 ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=()), max_size=30)
 PIECES = [

@@ -1,14 +1,14 @@
 """Masks of the grammar library against derivatives of regular expressions."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.core.matcher import TokenMatcher
+from tests import harness
 from tests.grammars import END, VOCAB, Expression, compiler, expressions, form, token_mask
 from tests.unchecked import unchecked
 
-pytest.importorskip("llguidance")
+harness.require_module("llguidance")
 
 
 def tokens_of(mask: bytes) -> set[int]:

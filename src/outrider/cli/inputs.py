@@ -37,6 +37,21 @@ def add_prompt_set_options(parser: argparse.ArgumentParser) -> None:
     add_raw_option(parser)
 
 
+def add_cost_options(parser: argparse.ArgumentParser, *, steps: str) -> None:
+    """Add a step cost table for a simulation; `steps` says which ones it may be scaled to."""
+    parser.add_argument(
+        "--cost-table",
+        required=True,
+        metavar="TABLE",
+        help="written by `outrider profile --out`, or the name of a shipped one",
+    )
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help=f"scale the costs so that {steps} take what they took",
+    )
+
+
 def add_raw_option(parser: argparse.ArgumentParser) -> None:
     """Add the switch that leaves the chat template out."""
     parser.add_argument("--raw", action="store_true", help="continue the text: no chat template")

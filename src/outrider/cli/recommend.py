@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from outrider.cli.console import Console
+from outrider.cli.inputs import add_cost_options
 from outrider.cli.options import add_output_options
 from outrider.cli.parsing import integer, number
 from outrider.core.paths import expanded
@@ -34,17 +35,7 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="per drafter a trace, or the JSON of `outrider eval` or `outrider bench run`",
     )
-    parser.add_argument(
-        "--cost-table",
-        required=True,
-        metavar="TABLE",
-        help="written by `outrider profile --out`, or the name of a shipped one",
-    )
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="scale the costs so that the steps of each trace take what they took",
-    )
+    add_cost_options(parser, steps="the steps of each trace")
     parser.add_argument(
         "--drafting", metavar="NAME", help="the drafter of the table whose time drafts take"
     )

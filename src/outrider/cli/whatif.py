@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from outrider.cli.console import Console
-from outrider.cli.inputs import add_raw_option
+from outrider.cli.inputs import add_cost_options, add_raw_option
 from outrider.cli.options import add_output_options
 from outrider.cli.parsing import integer, number
 from outrider.core.paths import expanded
@@ -29,17 +29,7 @@ def add(commands: Any) -> None:
         "(drafters that copy need no more), or a trace of `outrider bench run --trace`.",
     )
     parser.add_argument("log", metavar="LOG", help="JSON Lines of prompt and output, or a trace")
-    parser.add_argument(
-        "--cost-table",
-        required=True,
-        metavar="TABLE",
-        help="written by `outrider profile --out`, or the name of a shipped one",
-    )
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="scale the costs so that the steps of the trace take what they took",
-    )
+    add_cost_options(parser, steps="the steps of the trace")
     who = parser.add_argument_group("drafts")
     who.add_argument(
         "--draft",

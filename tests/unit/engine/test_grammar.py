@@ -12,8 +12,9 @@ from outrider.engine.grammar import JSON_SPACE, GrammarCompiler
 from outrider.errors import RequestRejected
 from outrider.models.tokenizer import Tokenizer
 from outrider.testing.tiny import EOS, EOS_ID, byte_tokenizer
+from tests import harness
 
-pytest.importorskip("llguidance")
+harness.require_module("llguidance")
 
 PADDED = 262
 TOKENIZER = Tokenizer(byte_tokenizer(258), special_tokens={"eos_token": EOS})

@@ -20,6 +20,7 @@ from outrider.serving.tools import (
     tool_format,
     tool_parser,
 )
+from tests import harness
 from tests.unchecked import unchecked
 
 QWEN = (
@@ -251,7 +252,7 @@ def test_the_form_of_a_template_is_found() -> None:
 
 
 def takes(form: Any, text: str) -> bool:
-    pytest.importorskip("llguidance")
+    harness.require_module("llguidance")
     from tests.unit.engine.test_grammar import takes as form_takes
 
     return form_takes(form, text)

@@ -23,6 +23,7 @@ from outrider.training.sampler import Cursor, Sampler, SamplerConfig
 from outrider.training.setup import NetworkOptions, new_config, require_data_of
 from outrider.training.teacher import make_teacher
 from tests.block_drafters import VOCAB, random_document, tiny_config, write_shards
+from tests.native.machines import require_native
 
 
 def test_documents_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -183,10 +184,7 @@ def test_the_teacher_is_the_softmax_over_all_tokens() -> None:
 
 
 def test_the_native_teacher_is_the_torch_teacher() -> None:
-    from outrider.native import availability
-
-    if availability.fault() is not None:
-        pytest.skip("needs the native extension")
+    require_native()
     from outrider.native import _native
 
     generator = torch.Generator().manual_seed(0)

@@ -17,6 +17,7 @@ from outrider.training.objectives import (
     head_loss,
     slot_weights,
 )
+from tests.native.machines import require_native
 
 ROWS, SIZE, HIDDEN, RANK, JUDGED = 37, 32, 12, 4, 9
 
@@ -74,9 +75,9 @@ def test_terms_and_gradients_are_those_of_the_formula(seed: int) -> None:
     torch.testing.assert_close(markov_w2.grad, expected_w2.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(availability.fault() is not None, reason="needs the native extension")
 @pytest.mark.parametrize("isa", availability.instruction_sets() or ["auto"])
 def test_the_native_loss_is_the_torch_loss(isa: str) -> None:
+    require_native()
     from outrider.native import _native
 
     machine = _native.Machine(2, isa)
@@ -95,8 +96,8 @@ def test_the_native_loss_is_the_torch_loss(isa: str) -> None:
         torch.testing.assert_close(native, oracle, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.skipif(availability.fault() is not None, reason="needs the native extension")
 def test_the_native_loss_refuses_indices_out_of_range() -> None:
+    require_native()
     from outrider.native import _native
 
     logits = torch.zeros(2, 16, dtype=torch.int16)
