@@ -51,6 +51,21 @@ void many_small_leases_leave_large_memory_alone() {
   CHECK(buffers->lease(100000)->data() == large, "the memory of %d numbers is gone", 100000);
 }
 
+// Would catch features that a drafter keeps for many steps being mapped anew for each.
+void memory_kept_for_many_steps_is_used_again() {
+  const auto buffers = std::make_shared<Buffers>();
+  std::set<const float*> seen[2];
+  std::vector<std::vector<float>> others;  // take the places of what was given back to the system
+  for (auto& now : seen) {
+    std::vector<std::unique_ptr<Buffers::Lease>> kept;
+    for (int i = 0; i < 100; i++) kept.push_back(buffers->lease(40000));
+    for (const auto& each : kept) now.insert(each->data());
+    kept.clear();
+    for (int i = 0; i < 100; i++) others.emplace_back(40000);
+  }
+  CHECK(seen[0] == seen[1], "%d leases got other memory", 100);
+}
+
 }  // namespace
 
 std::vector<Test> buffer_tests() {
@@ -58,6 +73,8 @@ std::vector<Test> buffer_tests() {
           {"buffers: a small lease leaves large memory alone",
            a_small_lease_leaves_large_memory_alone},
           {"buffers: changing sizes use memory again", changing_sizes_use_memory_again},
+          {"buffers: memory kept for many steps is used again",
+           memory_kept_for_many_steps_is_used_again},
           {"buffers: many small leases leave large memory alone",
            many_small_leases_leave_large_memory_alone}};
 }

@@ -26,6 +26,11 @@ class ContextBook:
     def note(self, table: Sequence[BlockId], first: int, length: int, *, has_context: bool) -> None:
         """Positions `first` to `first + length - 1` were computed anew, with or without context."""
         size = self._block_size
+        if length == 1:  # nearly every row of every step
+            block, slot = table[first // size], first % size
+            if self._filled[block] >= slot:
+                self._filled[block] = slot + has_context
+            return
         position, end = first, first + length
         while position < end:
             block, slot = table[position // size], position % size

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from outrider.core.ids import BlockId, RequestId
-from outrider.core.outcome import Outcome
+from outrider.core.ids import RequestId
+from outrider.core.outcome import Outcome, RowOutcome
 from outrider.core.request import VerifyRule
 from outrider.drafters.block.config import BlockConfig
 from outrider.drafters.block.context import ContextBook
@@ -34,19 +34,17 @@ MOST_KEPT = 2048
 
 
 class _Unwritten(NamedTuple):
-    """Rows `first` to `first + length - 1` of a step's features, without context as yet."""
+    """What a round kept of a request, whose features from row `first` on have no context yet."""
 
-    request_id: RequestId
-    kv_len: int
-    length: int
-    block_table: tuple[BlockId, ...]
+    kept: RowOutcome
     features: Hidden
     first: int
 
     def context(self) -> NewContext:
         """Cut the rows out."""
-        rows = self.features[self.first : self.first + self.length]
-        return NewContext(self.kv_len, self.block_table, rows)
+        row = self.kept
+        features = self.features[self.first : self.first + row.num_cached]
+        return NewContext(row.kv_len, row.block_table, features)
 
 
 class BlockDrafter:
@@ -108,20 +106,18 @@ class BlockDrafter:
         """Take the features of what was computed and kept."""
         features = scores.features
         for row, first in zip(outcome.rows, scores.first_token, strict=True):
-            table, length = row.block_table, row.num_cached
-            if not length or not self._book.knows(table):
+            length = row.num_cached
+            if not length or not self._book.knows(row.block_table):
                 continue
-            self._book.note(table, row.kv_len, length, has_context=features is not None)
+            self._book.note(row.block_table, row.kv_len, length, has_context=features is not None)
             if features is not None:
                 self._num_unwritten += length
-                self._unwritten.append(
-                    _Unwritten(row.request_id, row.kv_len, length, table, features, first)
-                )
+                self._unwritten.append(_Unwritten(row, features, first))
         self._rounds_unasked += 1
         self._num_requests = len(outcome.rows)
         if self._is_unasked:
             while self._num_unwritten > MOST_KEPT:
-                self._give_up(self._unwritten.popleft())
+                self._give_up(self._unwritten.popleft().kept)
         elif self._num_unwritten > MOST_UNWRITTEN:
             self._runner.draft(self._take_unwritten(), [])
 
@@ -134,8 +130,8 @@ class BlockDrafter:
             return
         kept: deque[_Unwritten] = deque()
         for each in self._unwritten:
-            if each.request_id == request_id:
-                self._give_up(each)
+            if each.kept.request_id == request_id:
+                self._give_up(each.kept)
             else:
                 kept.append(each)
         self._unwritten = kept
@@ -151,10 +147,10 @@ class BlockDrafter:
         self._num_unwritten = 0
         return taken
 
-    def _give_up(self, lost: _Unwritten) -> None:
+    def _give_up(self, lost: RowOutcome) -> None:
         """Note that these positions will have no context."""
-        self._num_unwritten -= lost.length
-        self._book.note(lost.block_table, lost.kv_len, lost.length, has_context=False)
+        self._num_unwritten -= lost.num_cached
+        self._book.note(lost.block_table, lost.kv_len, lost.num_cached, has_context=False)
 
     def _can_draft(self, row: BatchRow) -> bool:
         """Whether only the anchor is uncached and everything before it has context."""

@@ -54,7 +54,9 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
   static constexpr size_t kClasses = 64;
   // Windows change their size from step to step, and small results that are kept for long come
   // back many at once: neither may push out the memory of the logits, so each class has its own.
-  static constexpr size_t kMostSpareOfClass = 3;
+  // Features of many steps are held until a drafter wants them; all of them are to be lent again.
+  static constexpr size_t kLeastSpareOfClass = 3;
+  static constexpr size_t kSpareNumbersOfClass = size_t{6} << 20;
 
   // Place of the highest bit: sizes of one class differ by less than a factor of two.
   static size_t class_of(size_t size) {
@@ -72,7 +74,9 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
   void take_back(std::vector<float> memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& spare = spare_[class_of(memory.size())];
-    if (spare.size() == kMostSpareOfClass) spare.erase(spare.begin());
+    const size_t size = std::max<size_t>(memory.size(), 1);
+    const size_t most = std::max(kLeastSpareOfClass, kSpareNumbersOfClass / size);
+    if (spare.size() >= most) spare.erase(spare.begin());
     spare.push_back(std::move(memory));
   }
 
