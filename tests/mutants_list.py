@@ -287,8 +287,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="features of the next token",
         file="outrider/drafters/block/drafter.py",
-        old="self.features[self.first : self.first + self.length]",
-        new="self.features[self.first + 1 : self.first + 1 + self.length]",
+        old="self.features[self.first : self.first + row.num_cached]",
+        new="self.features[self.first + 1 : self.first + 1 + row.num_cached]",
         tests=(BLOCK,),
     ),
     Mutant(
@@ -315,8 +315,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a gap in a drafter's context forgotten",
         file="outrider/drafters/block/context.py",
-        old="if self._filled[block] >= slot:",
-        new="if self._filled[block] >= 0:",
+        old="if self._filled[block] >= slot:\n                self._filled[block] = stop",
+        new="if self._filled[block] >= 0:\n                self._filled[block] = stop",
         tests=("tests/property/test_context_book.py",),
     ),
     Mutant(
