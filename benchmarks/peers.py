@@ -86,6 +86,7 @@ class LlamaCpp:
         self._context = llama_cpp.llama_init_from_model(model, setting)
         self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._batch = llama_cpp.llama_batch_init(PREFILL, 0, 1)
+        self.forward_seconds = 0.0
 
     def _run(self, tokens: list[int], start: int, *, all_logits: bool) -> None:
         batch = self._batch
@@ -94,7 +95,10 @@ class LlamaCpp:
             batch.token[i], batch.pos[i] = token, start + i
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
             batch.logits[i] = all_logits or i == len(tokens) - 1
-        if self.api.llama_decode(self._context, batch):
+        started = time.perf_counter()
+        failed = self.api.llama_decode(self._context, batch)
+        self.forward_seconds += time.perf_counter() - started
+        if failed:
             raise RuntimeError("llama_decode failed")
 
     def _forget(self, start: int) -> None:
