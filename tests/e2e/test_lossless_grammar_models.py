@@ -12,7 +12,7 @@ from outrider.core.ids import RequestId
 from outrider.core.request import Request, SamplingParams, StructuredOutputsParams
 from outrider.drafters.base import Drafter
 from outrider.drafters.block.drafter import BlockDrafter
-from outrider.drafters.combined import CombinedDrafter
+from outrider.drafters.combined import CombinedDrafter, cheap_drafts
 from outrider.drafters.draft_model import DraftModelDrafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.suffix import SuffixDrafter
@@ -100,7 +100,11 @@ def combined(backend: Backend) -> Drafter:
     texts = [[*each.prompt, *told(backend, REQUESTS)[each.id]] for each in REQUESTS[::2]]
     table = table_of_texts(texts, vocab_size=VOCAB)
     return CombinedDrafter(
-        5, table=table, network=draft_model(backend), network_cost=0.2, min_survival=0.05
+        5,
+        drafts=cheap_drafts(table),
+        network=draft_model(backend),
+        network_cost=0.2,
+        min_survival=0.05,
     )
 
 

@@ -12,7 +12,7 @@ from outrider.core.request import Request, SamplingParams
 from outrider.core.sequence import Sequence as Tokens
 from outrider.drafters.base import Drafter
 from outrider.drafters.block.drafter import BlockDrafter
-from outrider.drafters.combined import CombinedDrafter
+from outrider.drafters.combined import CombinedDrafter, cheap_drafts
 from outrider.drafters.draft_model import DraftModelDrafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.ngram_table import NgramTableDrafter
@@ -131,7 +131,11 @@ def ngram_table(bed: Bed) -> NgramTable:
 
 def combined(bed: Bed, network: Drafter | None) -> Drafter:
     return CombinedDrafter(
-        5, table=ngram_table(bed), network=network, network_cost=0.2, min_survival=0.05
+        5,
+        drafts=cheap_drafts(ngram_table(bed)),
+        network=network,
+        network_cost=0.2,
+        min_survival=0.05,
     )
 
 

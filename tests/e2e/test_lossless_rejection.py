@@ -11,7 +11,7 @@ from scipy import stats
 
 from outrider.core.request import SamplingParams, VerifyRule
 from outrider.drafters.base import Drafter
-from outrider.drafters.combined import CombinedDrafter
+from outrider.drafters.combined import CombinedDrafter, cheap_drafts
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import Proposal, RowProposal, Taps
 from outrider.testing.scripted import (
@@ -74,7 +74,7 @@ def combined() -> Drafter:
     table = table_of_texts([run] * 40, vocab_size=VOCAB)
     network = Moody(table_drafter(DRAFT_LEN, DRAFT))
     return CombinedDrafter(
-        DRAFT_LEN, table=table, network=network, network_cost=0.0, min_survival=0.0
+        DRAFT_LEN, drafts=cheap_drafts(table), network=network, network_cost=0.0, min_survival=0.0
     )
 
 

@@ -25,6 +25,11 @@ AGREED_BY_TABLE: Final = 0.65
 OPPOSED: Final = 0.35
 OPPOSED_BY_LEN: Final = 0.95
 
+RATE: Final = 0.03
+"""Step of the corrections per judged token."""
+MOST_CORRECTION: Final = 3.0
+"""Log-odds beyond which no correction grows."""
+
 Key = tuple[Any, ...]
 """What tokens are corrected together."""
 
@@ -50,7 +55,7 @@ class Corrections:
     Old experience fades, so the correction follows a change of text.
     """
 
-    def __init__(self, rate: float = 0.03, most: float = 3.0) -> None:
+    def __init__(self, rate: float = RATE, most: float = MOST_CORRECTION) -> None:
         """Start without any correction; none ever grows beyond `most`."""
         self._rate, self._most = rate, most
         self._offsets: dict[Key, float] = {}

@@ -8,7 +8,6 @@ says what a draft costs in it, and the network is asked for the n rows, most gai
 tokens per time largest: one more row costs a busy step far more than an idle one.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,47 +15,35 @@ import torch
 from torch import Tensor
 
 from outrider.core.ids import RequestId
-from outrider.core.outcome import Outcome
+from outrider.core.outcome import Outcome, RowOutcome
 from outrider.core.paths import expanded
 from outrider.core.price import DraftPrice
 from outrider.core.request import VerifyRule
 from outrider.drafters.base import Drafter, DrafterSetting
-from outrider.drafters.blend import (
-    AGREED,
-    Blend,
-    Corrections,
-    Pick,
-    Place,
-    Text,
-    expected_tokens,
-    logit,
-)
+from outrider.drafters.cheap import CheapDraft, CheapDrafts, DraftCall, MergedDraft, PlainDrafts
 from outrider.drafters.config import SpeculativeConfig
 from outrider.drafters.gain import FadingMean, Gain, of_request
 from outrider.drafters.ngram_table_file import TABLE_FILE, NgramTable, open_table
 from outrider.errors import ConfigError
+from outrider.native import availability
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
 DEFAULT_DRAFT_LEN: Final = 7
-NETWORK: Final = "network"
 NETWORK_FOLDER: Final = "network"
-UNKNOWN: Final = 0.5
-LAST_SLOT: Final = 7
 WORTH_A_LOOK: Final = 0.5
 """Part of a row's price that a draft token must promise: rows are cheaper by the stair."""
 
 
 @dataclass(slots=True)
 class _State:
-    """One request: its text, its last draft, and how much more the network is worth to it.
+    """One request: what its last draft promised, and how much more the network is worth to it.
 
     `promised` are the tokens that the cheap draft was expected to keep.
     """
 
-    text: Text = field(default_factory=Text)
-    picks: list[Pick] = field(default_factory=list)
     promised: float = 0.0
+    has_draft: bool = False
     used_network: bool = False
     extra: FadingMean = field(default_factory=of_request)
 
@@ -68,16 +55,16 @@ class CombinedDrafter:
         self,
         max_draft_len: int,
         *,
-        table: NgramTable | None,
+        drafts: CheapDrafts,
         network: Drafter | None,
         network_cost: float,
         min_survival: float,
     ) -> None:
-        """Combine a request's own text with `table` and `network`, as far as they are there.
+        """Combine cheap drafts with those of `network`, if there is one.
 
         Args:
             max_draft_len: longest draft.
-            table: counted on text of the target.
+            drafts: drafts from a request's own text and, if there is one, a table.
             network: a drafter that proposes for the rows that may have drafts.
             network_cost: time of one network draft, as a share of a round without it; for
                 batches that have no price.
@@ -86,41 +73,49 @@ class CombinedDrafter:
         """
         self.max_draft_len = max_draft_len
         self.taps: Taps = network.taps if network is not None else ()
+        self._drafts = drafts
         self._network = network
         self._network_cost = network_cost
         self._min_survival = min_survival
-        self._corrections = Corrections()
-        self._blend = Blend(table, self._corrections)
         self._gain = Gain()
         self._states: dict[RequestId, _State] = {}
         self._has_drafted = False
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
         """Draft every row cheaply, then those by the network for which it is expected to pay."""
-        drafts: dict[int, _Draft] = {}
         row_tokens = batch.price.row_tokens if batch.price is not None else 0.0
         least = max(self._min_survival, WORTH_A_LOOK * row_tokens)
-        for index, row in enumerate(batch):
-            if row.max_draft_len:
-                drafts[index] = self._cheap(row, rule, least)
-        self._ask_network(batch, drafts, rule)
         rows = [NO_PROPOSAL] * len(batch)
+        places = [index for index, row in enumerate(batch.rows) if row.max_draft_len]
+        calls = [self._call(batch.rows[index], rule) for index in places]
+        drafts: dict[int, _Draft] = {}
+        for index, call, cheap in zip(
+            places,
+            calls,
+            self._drafts.draft(calls, least=least, row_tokens=row_tokens),
+            strict=True,
+        ):
+            state = self._states.get(call.request_id)
+            if state is None:
+                state = self._states[call.request_id] = _State()
+            state.promised, state.used_network = cheap.promised, False
+            state.has_draft = bool(cheap.tokens)
+            drafts[index] = _Draft(state, call, cheap)
+            rows[index] = RowProposal(cheap.tokens, None, cheap.chances, cheap.sources)
         self._has_drafted = True
-        for index, draft in drafts.items():
-            draft.state.picks = draft.picks
-            rows[index] = draft.proposal()
+        self._ask_network(batch, drafts, rule, rows)
         return Proposal(tuple(rows))
 
     def observe(self, outcome: Outcome, scores: Scores) -> None:
         """Correct the sources by what was accepted; pass features on to the network."""
+        judged = []
         for row in outcome.rows if self._has_drafted else ():
             state = self._states.get(row.request_id)
-            if state is None or not state.picks:
-                continue
-            self._corrections.learn(state.picks, row.accepted, row.verified)
-            if row.verified:
-                self._learn_gain(state, row.accepted, row.verified)
-            state.picks = []
+            if state is not None and state.has_draft:
+                judged.append((state, row))
+                state.has_draft = False
+        if judged:
+            self._learn(judged)
         self._has_drafted = False
         if self._network is not None:
             self._network.observe(outcome, scores)
@@ -128,66 +123,67 @@ class CombinedDrafter:
     def forget(self, request_id: RequestId) -> None:
         """Drop everything about a request."""
         self._states.pop(request_id, None)
+        self._drafts.forget(request_id)
         if self._network is not None:
             self._network.forget(request_id)
 
-    def _cheap(self, row: BatchRow, rule: VerifyRule, least: float) -> "_Draft":
-        """Draft one row from its text and the table."""
+    def _call(self, row: BatchRow, rule: VerifyRule) -> DraftCall:
         sequence = row.sequence
-        state = self._states.setdefault(sequence.id, _State())
-        state.text.catch_up(sequence.tokens)
-        state.used_network = False
-        is_greedy = sequence.params.is_greedy
-        draft = _Draft(
-            state=state,
-            place=self._blend.place(state.text, sequence.tokens),
-            most=min(row.max_draft_len, self.max_draft_len),
-            least=least,
-            is_greedy=is_greedy,
-            is_blind=not is_greedy and (sequence.params.verify_rule or rule) == "rejection",
+        params = sequence.params
+        is_greedy = params.is_greedy
+        return DraftCall(
+            sequence.id,
+            sequence.tokens,
+            min(row.max_draft_len, self.max_draft_len),
+            is_greedy,
+            is_blind=not is_greedy and (params.verify_rule or rule) == "rejection",
         )
-        draft.picks = self._rest(draft, draft.place, 0, 1.0)
-        state.promised = _promise(draft.picks)
-        return draft
 
-    def _learn_gain(self, state: _State, accepted: int, verified: int) -> None:
-        """Compare a round with what the cheap draft promised.
+    def _learn(self, judged: list[tuple[_State, RowOutcome]]) -> None:
+        """Compare rounds with what the cheap drafts promised.
 
         Where all that was verified held, the rest of the draft counts as far as it is expected to.
         """
-        if not state.used_network:
-            self._gain.learn(state.promised, None)
-            state.extra.fade()
-            return
-        unjudged = state.picks[verified:] if accepted == verified else ()
-        gained = accepted + _promise(unjudged) - state.promised
-        state.extra.add(gained - self._gain.expected(state.promised))
-        self._gain.learn(state.promised, gained)
-
-    def _rest(self, draft: "_Draft", place: Place, length: int, survival: float) -> list[Pick]:
-        """Draft cheaply from `place` on, behind `length` tokens that survive with `survival`."""
-        return self._blend.draft(
-            draft.state.text,
-            place,
-            draft.most - length,
-            is_greedy=draft.is_greedy,
-            survival=survival,
-            min_survival=draft.least,
+        unjudged = self._drafts.learn(
+            [(row.request_id, row.accepted, row.verified) for _, row in judged]
         )
+        for (state, row), more in zip(judged, unjudged, strict=True):
+            if not row.verified:
+                continue
+            if not state.used_network:
+                self._gain.learn(state.promised, None)
+                state.extra.fade()
+                continue
+            gained = row.accepted + more - state.promised
+            state.extra.add(gained - self._gain.expected(state.promised))
+            self._gain.learn(state.promised, gained)
 
-    def _ask_network(self, batch: Batch, drafts: dict[int, "_Draft"], rule: VerifyRule) -> None:
-        """Let the network draft the rows for which it pays, and merge what it says."""
+    def _ask_network(
+        self,
+        batch: Batch,
+        drafts: dict[int, "_Draft"],
+        rule: VerifyRule,
+        rows: list[RowProposal],
+    ) -> None:
+        """Let the network draft the rows for which it pays, and merge what it says into `rows`."""
         asked = self._paying(batch.price, drafts) if self._network is not None else set()
         if self._network is None or not asked:
             return
-        rows = (
-            row if index in asked else replace(row, max_draft_len=0)
-            for index, row in enumerate(batch)
+        proposal = self._network.propose(
+            Batch(
+                tuple(
+                    row if index in asked else replace(row, max_draft_len=0)
+                    for index, row in enumerate(batch)
+                )
+            ),
+            rule,
         )
-        proposal = self._network.propose(Batch(tuple(rows)), rule)
-        for index in asked:
-            if proposal.rows[index].tokens:
-                self._merge(drafts[index], proposal.rows[index])
+        heard = [index for index in sorted(asked) if proposal.rows[index].tokens]
+        said = [(drafts[index].call.request_id, proposal.rows[index]) for index in heard]
+        for index, merged in zip(heard, self._drafts.merge(said), strict=True):
+            state = drafts[index].state
+            state.used_network, state.has_draft = True, bool(merged.tokens)
+            rows[index] = _proposal(merged, proposal.rows[index].probs)
 
     def _paying(self, price: DraftPrice | None, drafts: dict[int, "_Draft"]) -> set[int]:
         """The rows for which a draft of the network is expected to make tokens per time grow."""
@@ -200,9 +196,7 @@ class CombinedDrafter:
             }
         # Of what the network adds, the part above the price of its rows; a guess at its shape.
         part = (1 - price.row_tokens) ** 2
-        tokens = price.num_judged + sum(
-            _worth(draft.picks, price.row_tokens) for draft in drafts.values()
-        )
+        tokens = price.num_judged + sum(draft.cheap.worth for draft in drafts.values())
         best, count = tokens / price.step_seconds, 0
         falling = sorted(gains, key=lambda index: -gains[index])
         for number, index in enumerate(falling, 1):
@@ -215,93 +209,37 @@ class CombinedDrafter:
     def _expected_gain(self, state: _State) -> float:
         return self._gain.expected(state.promised) + state.extra.value(0.0)
 
-    def _merge(self, draft: "_Draft", said: RowProposal) -> None:
-        """Go along with the network until another source promises more; then with that one.
 
-        Where tokens are accepted by chance (`is_blind`), who says a token is settled before the
-        network's token is looked at: it must stay a draw from the distribution it comes with.
-        """
-        draft.state.used_network = True
-        draft.said = said
-        network = self._network_picks(said, is_greedy=draft.is_greedy)
-        picks: list[Pick] = []
-        place, survival = draft.place, 1.0
-        for slot, own in enumerate(network[: draft.most]):
-            other = self._blend.pick(draft.state.text, place, is_greedy=draft.is_greedy)
-            pick = own
-            if other is not None and draft.is_blind:
-                pick = max(own, other, key=lambda each: each.chance)
-            elif other is not None and other.token == own.token:
-                pick = self._agreed(own, other)
-            elif other is not None and other.chance > own.chance:
-                rest = self._rest(draft, place, slot, survival)
-                if _promise(rest) > _promise(network[slot:]):
-                    draft.picks = picks + rest
-                    return
-            survival *= pick.chance
-            if survival < draft.least:
-                draft.picks = picks
-                return
-            picks.append(pick)
-            place = self._blend.move(draft.state.text, place, pick.token)
-            if pick.token != own.token:
-                break
-        draft.picks = picks + self._rest(draft, place, len(picks), survival)
-
-    def _network_picks(self, said: RowProposal, *, is_greedy: bool) -> list[Pick]:
-        stated = said.confidence or (UNKNOWN,) * len(said.tokens)
-        sources = said.sources or (NETWORK,) * len(said.tokens)
-        picks = []
-        for slot, (token, chance, source) in enumerate(
-            zip(said.tokens, stated, sources, strict=True)
-        ):
-            key = (NETWORK, min(slot, LAST_SLOT), is_greedy)
-            picks.append(self._corrections.pick(token, source, logit(chance), key))
-        return picks
-
-    def _agreed(self, own: Pick, other: Pick) -> Pick:
-        """The network says what another source says: likelier than either alone."""
-        stated = logit(max(own.chance, other.chance)) + AGREED
-        return self._corrections.pick(own.token, own.source, stated, (NETWORK, other.key))
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Draft:
-    """One row's draft on its way; it ends where its survival falls below `least`.
-
-    `said` is what the network proposed, if it was asked.
-    """
+    """One row's cheap draft, and whose it is."""
 
     state: _State
-    place: Place
-    most: int
-    least: float
-    is_greedy: bool
-    is_blind: bool
-    picks: list[Pick] = field(default_factory=list)
-    said: RowProposal | None = None
+    call: DraftCall
+    cheap: CheapDraft
 
-    def proposal(self) -> RowProposal:
-        """Hand it over; a token of the network with the distribution it was drawn from."""
-        return RowProposal(
-            tuple(pick.token for pick in self.picks),
-            self._probs(),
-            tuple(pick.chance for pick in self.picks),
-            tuple(pick.source for pick in self.picks),
-        )
 
-    def _probs(self) -> Tensor | None:
-        """Distributions if the network drew any of the tokens; the others are point masses."""
-        if self.said is None or self.said.probs is None:
-            return None
-        drawn = [slot for slot, pick in enumerate(self.picks) if pick.key[0] == NETWORK]
-        if not drawn:
-            return None
-        probs = torch.zeros(len(self.picks), self.said.probs.shape[1], dtype=self.said.probs.dtype)
-        tokens = torch.tensor([pick.token for pick in self.picks])
-        probs[torch.arange(len(self.picks)), tokens] = 1.0
-        probs[drawn] = self.said.probs[drawn]
-        return probs
+def _proposal(merged: MergedDraft, probs: Tensor | None) -> RowProposal:
+    """Hand a draft over; a token of the network with the distribution it was drawn from.
+
+    `probs` are the network's, if it drew; the other tokens are then point masses.
+    """
+    own = None
+    if probs is not None and merged.drawn:
+        own = torch.zeros(len(merged.tokens), probs.shape[1], dtype=probs.dtype)
+        own[torch.arange(len(merged.tokens)), torch.tensor(merged.tokens)] = 1.0
+        drawn = list(merged.drawn)
+        own[drawn] = probs[drawn]
+    return RowProposal(merged.tokens, own, merged.chances, merged.sources)
+
+
+def cheap_drafts(table: NgramTable | None) -> CheapDrafts:
+    """Draft in C++ where the native extension is there, else in Python."""
+    if availability.fault() is not None:
+        return PlainDrafts(table)
+    from outrider.drafters.native_drafts import NativeDrafts
+
+    return NativeDrafts(table)
 
 
 def located(options: SpeculativeConfig) -> SpeculativeConfig:
@@ -342,25 +280,12 @@ def build(setting: DrafterSetting, network: Drafter | None) -> CombinedDrafter:
         )
     return CombinedDrafter(
         options.num_speculative_tokens or DEFAULT_DRAFT_LEN,
-        table=None
-        if options.ngram_table is None
-        else open_table(options.ngram_table, setting.checkpoint),
+        drafts=cheap_drafts(
+            None
+            if options.ngram_table is None
+            else open_table(options.ngram_table, setting.checkpoint)
+        ),
         network=network,
         network_cost=options.network_cost,
         min_survival=options.min_survival,
     )
-
-
-def _promise(picks: Iterable[Pick]) -> float:
-    return expected_tokens(pick.chance for pick in picks)
-
-
-def _worth(picks: Iterable[Pick], row_tokens: float) -> float:
-    """Tokens that a draft gains when it is verified as far as its rows pay."""
-    worth, survival = 0.0, 1.0
-    for pick in picks:
-        survival *= pick.chance
-        if survival < row_tokens:
-            break
-        worth += survival - row_tokens
-    return worth

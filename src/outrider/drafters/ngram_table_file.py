@@ -103,6 +103,11 @@ class NgramTable:
         """Contexts held."""
         return len(self._entries)
 
+    @property
+    def memory(self) -> tuple[memoryview, memoryview]:
+        """The bytes of offsets and entries, to be read in place; little-endian."""
+        return self._offsets.cast("B"), self._entries.cast("B")
+
     @classmethod
     def build(
         cls,

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -168,3 +168,64 @@ class BlockRunner:
         features: FloatRows,
         rows: Sequence[tuple[int, int, Sequence[int], int, DraftRule]],
     ) -> list[BlockDraft]: ...
+
+class SuffixAutomaton:
+    def __init__(self, max_context: int, doubt: float) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def tip(self) -> tuple[int, int]: ...
+    @property
+    def num_states(self) -> int: ...
+    @property
+    def num_transitions(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def extend(self, tokens: Sequence[int]) -> None: ...
+    def end_sequence(self) -> None: ...
+    def follow(self, seat: tuple[int, int], tokens: Sequence[int]) -> tuple[int, int]: ...
+    def draft(
+        self, seat: tuple[int, int], max_tokens: int, min_match_len: int, min_confidence: float
+    ) -> tuple[tuple[int, ...], int, tuple[float, ...]]: ...
+
+class BlendRule:
+    max_context: int
+    doubt: float
+    most_certain: float
+    agreed: float
+    agreed_by_table: float
+    opposed: float
+    opposed_by_len: float
+    rate: float
+    most_correction: float
+    last_slot: int
+    def __init__(self) -> None: ...
+
+class DraftText:
+    def __init__(self, rule: BlendRule) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+class DraftMaker:
+    @overload
+    def __init__(self, rule: BlendRule, names: tuple[str, str]) -> None: ...
+    @overload
+    def __init__(
+        self,
+        rule: BlendRule,
+        names: tuple[str, str],
+        offsets: memoryview,
+        entries: memoryview,
+        max_order: int,
+    ) -> None: ...
+    def draft(
+        self,
+        calls: list[tuple[DraftText, list[int], int, bool, bool]],
+        least: float,
+        row_tokens: float,
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...], tuple[str, ...], float, float]]: ...
+    def merge(
+        self,
+        said: list[tuple[DraftText, Sequence[int], Sequence[float], tuple[str, ...]]],
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...], tuple[str, ...], tuple[int, ...]]]: ...
+    def learn(self, judged: list[tuple[DraftText, int, int]]) -> list[float]: ...

@@ -1,10 +1,12 @@
 """The combined drafter asks the network where it pays and keeps what each source is good at."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import torch
@@ -14,14 +16,17 @@ from outrider.core.outcome import Outcome, RowOutcome
 from outrider.core.price import DraftPrice
 from outrider.core.request import Request, SamplingParams, VerifyRule
 from outrider.core.sequence import Sequence
-from outrider.drafters.combined import CombinedDrafter, located
+from outrider.drafters.cheap import CheapDrafts, PlainDrafts
+from outrider.drafters.combined import CombinedDrafter, cheap_drafts, located
 from outrider.drafters.config import SpeculativeConfig
+from outrider.drafters.ngram_table_file import NgramTable
 from outrider.engine.llm import LLM
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import open_checkpoint
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 from outrider.testing.tiny import tiny_spec, write_tiny_checkpoint
+from tests.native.machines import require_native
 from tests.tables import table_of_texts
 from tests.unchecked import unchecked
 
@@ -73,18 +78,41 @@ def row(
     return BatchRow(Sequence.of(request), len(tokens) - 1, 1, most, ())
 
 
-def combined(
-    network: FakeNetwork | None, cost: float = 0.0, texts: Tokens[Tokens[int]] = ()
-) -> CombinedDrafter:
-    table = table_of_texts(texts, vocab_size=VOCAB) if texts else None
-    return CombinedDrafter(6, table=table, network=network, network_cost=cost, min_survival=0.0)
+class Maker(Protocol):
+    """Makes a combined drafter of up to 6 tokens that ends no draft early."""
+
+    def __call__(
+        self,
+        network: FakeNetwork | None,
+        cost: float = 0.0,
+        texts: Tokens[Tokens[int]] = (),
+    ) -> CombinedDrafter: ...
+
+
+@pytest.fixture(params=["plain", "native"])
+def combined(request: pytest.FixtureRequest) -> Maker:
+    """With cheap drafts made in Python, and made in C++."""
+    make: Callable[[NgramTable | None], CheapDrafts] = PlainDrafts
+    if request.param == "native":
+        require_native()
+        make = cheap_drafts
+
+    def made(
+        network: FakeNetwork | None, cost: float = 0.0, texts: Tokens[Tokens[int]] = ()
+    ) -> CombinedDrafter:
+        table = table_of_texts(texts, vocab_size=VOCAB) if texts else None
+        return CombinedDrafter(
+            6, drafts=make(table), network=network, network_cost=cost, min_survival=0.0
+        )
+
+    return made
 
 
 def proposed(drafter: CombinedDrafter, one: BatchRow, rule: VerifyRule = "matching") -> RowProposal:
     return drafter.propose(Batch((one,)), rule).rows[0]
 
 
-def test_the_network_drafts_only_rows_for_which_it_pays() -> None:
+def test_the_network_drafts_only_rows_for_which_it_pays(combined: Maker) -> None:
     """Catches a network that is run for a row that copies itself, or for one without leave."""
     network = FakeNetwork(says([7, 8], 0.9))
     drafter = combined(network, cost=0.3)
@@ -99,7 +127,7 @@ def test_the_network_drafts_only_rows_for_which_it_pays() -> None:
     assert len(network.asked) == 1
 
 
-def test_a_dear_network_is_not_asked_and_a_free_one_always() -> None:
+def test_a_dear_network_is_not_asked_and_a_free_one_always(combined: Maker) -> None:
     """Catches a cost that is left out, or counted twice."""
     for cost, is_asked in ((0.0, True), (100.0, False)):
         network = FakeNetwork(says([7], 0.9))
@@ -114,7 +142,7 @@ def judged(drafter: CombinedDrafter, one: BatchRow, accepted: int) -> None:
     drafter.observe(Outcome((done,)), EMPTY)
 
 
-def test_a_network_that_never_holds_is_asked_less() -> None:
+def test_a_network_that_never_holds_is_asked_less(combined: Maker) -> None:
     """Catches a gain that is not learnt, or a request that never forgives its network."""
     network = FakeNetwork(says([7, 8], 0.9))
     drafter = combined(network, cost=0.5)
@@ -128,7 +156,7 @@ def test_a_network_that_never_holds_is_asked_less() -> None:
     assert len(network.asked) == 40
 
 
-def test_a_draft_goes_on_behind_the_network() -> None:
+def test_a_draft_goes_on_behind_the_network(combined: Maker) -> None:
     """Catches a table that has nothing to add to the network's tokens."""
     drafter = combined(FakeNetwork(says([7, 8], 0.9)), texts=[[8, 9, 10]] * 5)
     draft = proposed(drafter, row(NEW))
@@ -137,7 +165,7 @@ def test_a_draft_goes_on_behind_the_network() -> None:
     assert draft.sources[:4] == ("dspark", "dspark", "ngram-table", "ngram-table")
 
 
-def test_another_source_takes_over_where_it_promises_more() -> None:
+def test_another_source_takes_over_where_it_promises_more(combined: Maker) -> None:
     """Catches a network that is followed to the end whatever the others know."""
     drafter = combined(FakeNetwork(says([7, 12, 13], 0.2)), texts=[[7, 8, 9, 10]] * 20)
     draft = proposed(drafter, row(NEW))
@@ -146,7 +174,7 @@ def test_another_source_takes_over_where_it_promises_more() -> None:
     assert draft.sources[:2] == ("dspark", "ngram-table")
 
 
-def test_agreement_makes_a_token_likelier() -> None:
+def test_agreement_makes_a_token_likelier(combined: Maker) -> None:
     """Catches two sources that say the same and are believed like one."""
     alone = proposed(combined(FakeNetwork(says([8], 0.5))), row(NEW))
     both = proposed(combined(FakeNetwork(says([8], 0.5)), texts=[[5, 8, 2]] * 2), row(NEW))
@@ -160,7 +188,7 @@ def test_agreement_makes_a_token_likelier() -> None:
 @pytest.mark.parametrize("token", [8, 11])
 @pytest.mark.parametrize("chance", [0.05, 0.95])
 def test_under_rejection_the_source_is_chosen_before_the_token_is_seen(
-    token: int, chance: float
+    combined: Maker, token: int, chance: float
 ) -> None:
     """Catches a drawn token that is kept because of what it is: its law is then another one."""
     network = FakeNetwork(says([token, 12], chance, is_drawn=True))
@@ -177,7 +205,7 @@ def test_under_rejection_the_source_is_chosen_before_the_token_is_seen(
         assert draft.probs is not None
 
 
-def test_probs_are_those_each_token_was_drawn_from() -> None:
+def test_probs_are_those_each_token_was_drawn_from(combined: Maker) -> None:
     """Catches a copied token with the network's distribution, or the reverse."""
     network = FakeNetwork(says([7, 8], 0.9, is_drawn=True))
     drafter = combined(network, texts=[[8, 9, 10]] * 5)
@@ -191,7 +219,7 @@ def test_probs_are_those_each_token_was_drawn_from() -> None:
         assert probs.sum() == probs[token] == 1
 
 
-def test_the_network_is_told_everything() -> None:
+def test_the_network_is_told_everything(combined: Maker) -> None:
     """Catches features that do not reach the network in rounds it did not draft."""
     network = FakeNetwork(says([7], 0.9))
     drafter = combined(network, cost=100.0)
@@ -204,7 +232,7 @@ def test_the_network_is_told_everything() -> None:
     assert network.forgotten == ["r", "r"]
 
 
-def test_a_network_without_confidence_is_learnt() -> None:
+def test_a_network_without_confidence_is_learnt(combined: Maker) -> None:
     """Catches a draft model, which gives no confidence, whose chances stay at one half."""
     network = FakeNetwork(RowProposal((7, 8)))
     drafter = combined(network)
@@ -276,7 +304,7 @@ def price(step_seconds: float, row_seconds: float = 0.0, judged: int = 2) -> Dra
     return DraftPrice(judged, step_seconds, row_seconds, float)
 
 
-def test_the_network_is_asked_for_as_many_rows_as_pay() -> None:
+def test_the_network_is_asked_for_as_many_rows_as_pay(combined: Maker) -> None:
     """Catches a price of one request that is taken for that of a batch, and rows in any order."""
 
     def asked(at: DraftPrice) -> list[list[int]]:
@@ -294,7 +322,7 @@ def test_the_network_is_asked_for_as_many_rows_as_pay() -> None:
     assert asked(price(20.0, 9.0)) == []
 
 
-def test_a_dear_row_ends_a_draft() -> None:
+def test_a_dear_row_ends_a_draft(combined: Maker) -> None:
     """Catches tokens that are drafted although none of them can be worth its row."""
     batch = Batch((row([1, 2, 1]),))
     free = combined(None).propose(batch, "matching").rows[0]
@@ -307,7 +335,7 @@ def test_a_dear_row_ends_a_draft() -> None:
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_the_gain_is_learnt_from_drafts_that_were_cut(holds: bool) -> None:
+def test_the_gain_is_learnt_from_drafts_that_were_cut(combined: Maker, holds: bool) -> None:
     """Catches a network that keeps its first credit because no draft is verified whole."""
     network = FakeNetwork(says([7, 8, 9], 0.9))
     drafter = combined(network, cost=0.5)

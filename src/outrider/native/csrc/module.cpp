@@ -51,4 +51,5 @@ NB_MODULE(_native, module) {
   outrider::bind_sampling(module);
   outrider::bind_training(module);
   outrider::bind_block(module);
+  outrider::bind_drafts(module);
 }

@@ -56,5 +56,6 @@ void bind_decoder(nb::module_& module);
 void bind_sampling(nb::module_& module);
 void bind_training(nb::module_& module);
 void bind_block(nb::module_& module);
+void bind_drafts(nb::module_& module);
 
 }  // namespace outrider
