@@ -24,10 +24,13 @@ SHORTEST_PAUSE: Final = 2
 FIRST_PAUSE: Final = 8
 """Of a new request where others rest."""
 LONGEST_PAUSE: Final = 64
-EVIDENCE: Final = 3
-"""Drafts of a request before it may be sent to rest."""
+LEAST_EVIDENCE: Final = 3
+MOST_EVIDENCE: Final = 64
+EVIDENCE_COST: Final = 0.3
+"""Tokens that a request's drafts may cost before it is sent to rest: from how many drafts that is,
+within the bounds above. Drafts that cost little have time to show a gain that comes seldom."""
 WEIGHT: Final = 0.2
-"""Of the newest draft in the moving average."""
+"""Of the newest draft in the moving average, at most: one in as many as are evidence."""
 COMMON_WEIGHT: Final = 0.02
 """The same for the average over all requests."""
 COMMON_EVIDENCE: Final = 16
@@ -98,14 +101,15 @@ class Rationing:
         """Hear what a draft was worth: tokens it is expected to gain, tokens its making cost."""
         record = self._records.setdefault(request_id, _Record())
         record.num_drafts += 1
-        net = gain - cost
+        net, evidence = gain - cost, _evidence(cost)
         self._alike().learn(net, cost)
         if record.pause > 1 and net > 0:
             # A probe that pays ends the rest at once; the average starts again.
             record.net, record.pause = net, 1
         else:
-            record.net += (net - record.net) * max(WEIGHT, 1 / record.num_drafts)
-        if record.net < 0 and record.num_drafts >= EVIDENCE:
+            weight = max(min(WEIGHT, 1 / evidence), 1 / record.num_drafts)
+            record.net += (net - record.net) * weight
+        if record.net < 0 and record.num_drafts >= evidence:
             if record.pause < _longest_pause(cost):
                 record.pause *= 2
             self._send_to_rest(record)
@@ -127,13 +131,20 @@ class Rationing:
         pause = SHORTEST_PAUSE
         while pause < min(FIRST_PAUSE, _longest_pause(common.cost)):
             pause *= 2
-        record = _Record(num_drafts=EVIDENCE, pause=pause)
+        record = _Record(num_drafts=_evidence(common.cost), pause=pause)
         self._send_to_rest(record)
         return record
 
     def _send_to_rest(self, record: _Record) -> None:
         record.load = self._load
         record.rests_until = (self._step // record.pause + 1) * record.pause
+
+
+def _evidence(cost: float) -> int:
+    """How many drafts at this cost a request may make before it is sent to rest."""
+    if cost * MOST_EVIDENCE <= EVIDENCE_COST:
+        return MOST_EVIDENCE
+    return max(LEAST_EVIDENCE, round(EVIDENCE_COST / cost))
 
 
 def _longest_pause(cost: float) -> float:
