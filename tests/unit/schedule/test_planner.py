@@ -89,14 +89,14 @@ def test_a_cheap_drafter_is_probed_often() -> None:
 
 
 def test_a_gain_that_comes_seldom_keeps_a_cheap_drafter_going() -> None:
-    """Catches a rest after a few drafts that gained nothing, where one in twelve gains plenty."""
+    """Catches a rest after a few drafts that gained nothing, where one in fifty gains a token."""
     rationing = Rationing()
     asked = 0
     for number in range(600):
         rationing.begin_step(16)
         if rationing.may_draft(A):
             asked += 1
-            rationing.learn(A, 0.4 if number % 12 == 11 else 0.0, 0.01)
+            rationing.learn(A, 1.0 if number % 50 == 49 else 0.0, 0.01)
     assert asked > 560
 
 
