@@ -6,11 +6,11 @@
 
 One request at a time, greedy, the same prompt token ids, the same stop tokens, nothing cached from
 one prompt to the next. llama.cpp is driven through its C interface, which needs no detokenizing and
-no scheduling, decoding plainly, with the small model as draft model, and with three kinds of n-gram
-drafts (`peer_loops.py`): `ngram-simple` and `lookup` as llama.cpp has them, `prompt-lookup` as
-llama-cpp-python has it. The options of each are chosen first, for each domain by itself, by tokens
-per second on the prompts of `--grid`; of the ways measured then, the fastest on all prompts
-of a domain is the one Outrider is compared with, chosen after the fact.
+no scheduling: decoding plainly, with the small model as draft model, and with three kinds of n-gram
+drafts (`peer_loops.py`), `ngram-simple` and `lookup` as llama.cpp has them, the first also with its
+default options, and `prompt-lookup` as llama-cpp-python has it. The options of each are chosen for
+each domain by itself, by tokens per second on the prompts of `--grid`; of the ways measured then,
+the fastest over all prompts of a domain is what Outrider is compared with, chosen after the fact.
 
 The sides take turns on every prompt, in an order that rotates; llama.cpp reads a prompt once and
 goes back to its end for every way. Tokens per second are given for decoding alone, from the first
@@ -58,17 +58,21 @@ WARM_UP_TOKENS = 8
 DRAFT_MODEL = "draft-model"
 GRID: dict[str, list[dict[str, Any]]] = {
     DRAFT_MODEL: [
-        {"length": length, "least": least} for length in (1, 2, 3, 5, 8) for least in (0.0, 0.75)
+        {"length": length, "least": least}
+        for least, lengths in ((0.0, (1, 2, 3, 5, 8)), (0.75, (3, 5, 8)))
+        for length in lengths
     ],
     "ngram-simple": [
         {"size": size, "length": length}
-        for size, lengths in ((2, (3, 7, 15)), (4, (7, 15, 31)), (8, (15, 31)))
+        for size, lengths in ((2, (3,)), (4, (15, 31)), (6, (48,)), (8, (15, 48)), (16, (48,)))
         for length in lengths
     ],
-    "lookup": [{"length": length} for length in (3, 7, 15)],
+    # As llama.cpp sets it where nothing is said.
+    "ngram-simple-12-48": [{"size": 12, "length": 48}],
+    "lookup": [{"length": length} for length in (1, 3, 7)],
     "prompt-lookup": [
         {"max_ngram_size": size, "num_pred_tokens": length}
-        for size, length in ((2, 2), (2, 10), (3, 7), (3, 15))
+        for size, length in ((3, 1), (2, 2), (2, 10))
     ],
 }
 
@@ -155,8 +159,11 @@ class Theirs:
         if way == DRAFT_MODEL:
             self.drafting.length, self.drafting.least = options["length"], options["least"]
             return self.drafting
-        made = {"ngram-simple": NgramSimple, "lookup": NgramCache, "prompt-lookup": PromptLookup}
-        return NoDrafts() if way == PLAIN else made[way](**options)
+        if way == PLAIN:
+            return NoDrafts()
+        if way.startswith("ngram-simple"):
+            return NgramSimple(**options)
+        return NgramCache(**options) if way == "lookup" else PromptLookup(**options)
 
     def turn(self, way: str, options: dict[str, Any], max_tokens: int) -> Turn:
         """Decode behind the prompt that is held."""
