@@ -19,7 +19,16 @@ from tests import harness
 
 SOURCES: Final = harness.ROOT / "src" / "outrider" / "native" / "csrc"
 TESTS: Final = harness.ROOT / "tests" / "native" / "cpp"
-PARTS: Final = ("cpu", "gemm*", "pack*", "quant", "threads")
+PARTS: Final = (
+    "blend",
+    "cpu",
+    "gemm*",
+    "ngram_lookup",
+    "pack*",
+    "quant",
+    "suffix_automaton",
+    "threads",
+)
 FLAGS: Final = ("-std=gnu++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-pthread", "-w")
 AVX2: Final = ("-mavx2", "-mfma", "-mf16c")
 AVX512: Final = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")

@@ -7,9 +7,8 @@ give the same drafts.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from outrider.core.ids import RequestId
 from outrider.drafters.blend import (
     AGREED,
     Blend,
@@ -31,13 +30,13 @@ LAST_SLOT: Final = 7
 
 
 class DraftCall(NamedTuple):
-    """One request to draft for: all its tokens, most draft tokens, how they are judged.
+    """One request to draft for: what is remembered of it, all its tokens, and how far to draft.
 
-    `tokens` only ever grow; what was there at the last call is not looked at again. `is_blind` says
-    that tokens are accepted by chance, so that a network's token must stay a draw.
+    `tokens` only ever grow; those that were there at the last call are not looked at again.
+    `is_blind` says that tokens are accepted by chance, so that a network's token must stay a draw.
     """
 
-    request_id: RequestId
+    text: Any
     tokens: list[int]
     most: int
     is_greedy: bool
@@ -67,7 +66,14 @@ class MergedDraft(NamedTuple):
 
 
 class CheapDrafts(Protocol):
-    """Drafts for the requests of an engine and learns from what became of it."""
+    """Drafts for the requests of an engine and learns from what became of it.
+
+    What it remembers of one request is a text of its own kind, which its caller keeps.
+    """
+
+    def new_text(self) -> Any:
+        """Remember a request of which nothing was read."""
+        ...
 
     def draft(
         self, calls: Sequence[DraftCall], *, least: float, row_tokens: float
@@ -75,8 +81,8 @@ class CheapDrafts(Protocol):
         """Draft as far as survivals stay above `least`; a verified row costs `row_tokens`."""
         ...
 
-    def merge(self, said: Sequence[tuple[RequestId, RowProposal]]) -> list[MergedDraft]:
-        """Draft once more, with what a network says of requests that have just been drafted for.
+    def merge(self, said: Sequence[tuple[Any, RowProposal]]) -> list[MergedDraft]:
+        """Draft once more for texts just drafted for, with what a network says.
 
         The network is followed until another source promises more, then that one. Where tokens are
         accepted by chance (`is_blind`), who says a token is settled before the network's token is
@@ -84,21 +90,17 @@ class CheapDrafts(Protocol):
         """
         ...
 
-    def learn(self, judged: Sequence[tuple[RequestId, int, int]]) -> list[float]:
-        """Hear how many tokens of drafts were accepted and how many verified; drafts are then over.
+    def learn(self, judged: Sequence[tuple[Any, int, int]]) -> list[float]:
+        """Hear how many tokens of the texts' drafts were accepted and how many were verified.
 
         Returns for each how many of the tokens that were not verified are expected to hold, 0
-        where one was rejected.
+        where one was rejected. The drafts are then over.
         """
-        ...
-
-    def forget(self, request_id: RequestId) -> None:
-        """Drop everything about a request; harmless when there is nothing."""
         ...
 
 
 @dataclass(slots=True)
-class _State:
+class PlainText:
     """One request: its text, and its last draft with the place and the limits it began with."""
 
     text: Text = field(default_factory=Text)
@@ -117,7 +119,10 @@ class PlainDrafts:
         """Draft from texts and, if it is there, `table`."""
         self._corrections = Corrections()
         self._blend = Blend(table, self._corrections)
-        self._states: dict[RequestId, _State] = {}
+
+    def new_text(self) -> PlainText:
+        """See `CheapDrafts`."""
+        return PlainText()
 
     def draft(
         self, calls: Sequence[DraftCall], *, least: float, row_tokens: float
@@ -125,32 +130,26 @@ class PlainDrafts:
         """See `CheapDrafts`."""
         return [self._cheap(call, least, row_tokens) for call in calls]
 
-    def merge(self, said: Sequence[tuple[RequestId, RowProposal]]) -> list[MergedDraft]:
+    def merge(self, said: Sequence[tuple[PlainText, RowProposal]]) -> list[MergedDraft]:
         """See `CheapDrafts`."""
         merged = []
-        for request_id, row in said:
-            state = self._states[request_id]
+        for state, row in said:
             state.picks = picks = self._merged(state, row)
             drawn = [slot for slot, pick in enumerate(picks) if pick.key[0] == NETWORK]
             merged.append(MergedDraft(*_columns(picks), tuple(drawn)))
         return merged
 
-    def learn(self, judged: Sequence[tuple[RequestId, int, int]]) -> list[float]:
+    def learn(self, judged: Sequence[tuple[PlainText, int, int]]) -> list[float]:
         """See `CheapDrafts`."""
         unjudged = []
-        for request_id, accepted, verified in judged:
-            state = self._states[request_id]
+        for state, accepted, verified in judged:
             self._corrections.learn(state.picks, accepted, verified)
             unjudged.append(_promise(state.picks[verified:]) if accepted == verified else 0.0)
             state.picks = []
         return unjudged
 
-    def forget(self, request_id: RequestId) -> None:
-        """See `CheapDrafts`."""
-        self._states.pop(request_id, None)
-
     def _cheap(self, call: DraftCall, least: float, row_tokens: float) -> CheapDraft:
-        state = self._states.setdefault(call.request_id, _State())
+        state: PlainText = call.text
         state.text.catch_up(call.tokens)
         state.place = self._blend.place(state.text, call.tokens)
         state.most, state.least = call.most, least
@@ -158,7 +157,7 @@ class PlainDrafts:
         state.picks = picks = self._rest(state, state.place, 0, 1.0)
         return CheapDraft(*_columns(picks), _promise(picks), _worth(picks, row_tokens))
 
-    def _rest(self, state: _State, place: Place, length: int, survival: float) -> list[Pick]:
+    def _rest(self, state: PlainText, place: Place, length: int, survival: float) -> list[Pick]:
         """Draft cheaply from `place` on, behind `length` tokens that survive with `survival`."""
         return self._blend.draft(
             state.text,
@@ -169,7 +168,7 @@ class PlainDrafts:
             min_survival=state.least,
         )
 
-    def _merged(self, state: _State, said: RowProposal) -> list[Pick]:
+    def _merged(self, state: PlainText, said: RowProposal) -> list[Pick]:
         network = self._network_picks(said, is_greedy=state.is_greedy)
         picks: list[Pick] = []
         place, survival = state.place, 1.0

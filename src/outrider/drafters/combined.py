@@ -9,18 +9,19 @@ tokens per time largest: one more row costs a busy step far more than an idle on
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from outrider.core.ids import RequestId
-from outrider.core.outcome import Outcome, RowOutcome
+from outrider.core.outcome import Outcome
 from outrider.core.paths import expanded
 from outrider.core.price import DraftPrice
 from outrider.core.request import VerifyRule
+from outrider.core.sequence import Sequence
 from outrider.drafters.base import Drafter, DrafterSetting
-from outrider.drafters.cheap import CheapDraft, CheapDrafts, DraftCall, MergedDraft, PlainDrafts
+from outrider.drafters.cheap import CheapDrafts, DraftCall, MergedDraft, PlainDrafts
 from outrider.drafters.config import SpeculativeConfig
 from outrider.drafters.gain import FadingMean, Gain, of_request
 from outrider.drafters.ngram_table_file import TABLE_FILE, NgramTable, open_table
@@ -37,11 +38,15 @@ WORTH_A_LOOK: Final = 0.5
 
 @dataclass(slots=True)
 class _State:
-    """One request: what its last draft promised, and how much more the network is worth to it.
+    """One request: its text, what its last draft promised, and what the network is worth to it.
 
-    `promised` are the tokens that the cheap draft was expected to keep.
+    `promised` are the tokens that the cheap draft was expected to keep. `extra` is what the network
+    adds beyond what it adds to such drafts.
     """
 
+    text: Any
+    is_greedy: bool
+    own_rule: VerifyRule | None
     promised: float = 0.0
     has_draft: bool = False
     used_network: bool = False
@@ -83,39 +88,33 @@ class CombinedDrafter:
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:
         """Draft every row cheaply, then those by the network for which it is expected to pay."""
-        row_tokens = batch.price.row_tokens if batch.price is not None else 0.0
+        price = batch.price
+        row_tokens = price.row_tokens if price is not None else 0.0
         least = max(self._min_survival, WORTH_A_LOOK * row_tokens)
-        rows = [NO_PROPOSAL] * len(batch)
         places = [index for index, row in enumerate(batch.rows) if row.max_draft_len]
-        calls = [self._call(batch.rows[index], rule) for index in places]
-        drafts: dict[int, _Draft] = {}
-        for index, call, cheap in zip(
-            places,
-            calls,
-            self._drafts.draft(calls, least=least, row_tokens=row_tokens),
-            strict=True,
-        ):
-            state = self._states.get(call.request_id)
-            if state is None:
-                state = self._states[call.request_id] = _State()
-            state.promised, state.used_network = cheap.promised, False
-            state.has_draft = bool(cheap.tokens)
-            drafts[index] = _Draft(state, call, cheap)
-            rows[index] = RowProposal(cheap.tokens, None, cheap.chances, cheap.sources)
+        states = [self._state(batch.rows[index].sequence) for index in places]
+        calls = [
+            self._call(batch.rows[index], state, rule)
+            for index, state in zip(places, states, strict=True)
+        ]
+        drafts = self._drafts.draft(calls, least=least, row_tokens=row_tokens)
+        rows = [NO_PROPOSAL] * len(batch)
+        for index, state, draft in zip(places, states, drafts, strict=True):
+            state.promised, state.used_network = draft.promised, False
+            state.has_draft = bool(draft.tokens)
+            rows[index] = RowProposal(draft.tokens, None, draft.chances, draft.sources)
         self._has_drafted = True
-        self._ask_network(batch, drafts, rule, rows)
+        if self._network is not None:
+            worth = sum(draft.worth for draft in drafts)
+            asked = self._paying(price, dict(zip(places, states, strict=True)), worth)
+            if asked:
+                self._ask(self._network, batch, asked, rule, rows)
         return Proposal(tuple(rows))
 
     def observe(self, outcome: Outcome, scores: Scores) -> None:
         """Correct the sources by what was accepted; pass features on to the network."""
-        judged = []
-        for row in outcome.rows if self._has_drafted else ():
-            state = self._states.get(row.request_id)
-            if state is not None and state.has_draft:
-                judged.append((state, row))
-                state.has_draft = False
-        if judged:
-            self._learn(judged)
+        if self._has_drafted:
+            self._learn(outcome)
         self._has_drafted = False
         if self._network is not None:
             self._network.observe(outcome, scores)
@@ -123,53 +122,60 @@ class CombinedDrafter:
     def forget(self, request_id: RequestId) -> None:
         """Drop everything about a request."""
         self._states.pop(request_id, None)
-        self._drafts.forget(request_id)
         if self._network is not None:
             self._network.forget(request_id)
 
-    def _call(self, row: BatchRow, rule: VerifyRule) -> DraftCall:
-        sequence = row.sequence
-        params = sequence.params
-        is_greedy = params.is_greedy
+    def _state(self, sequence: Sequence) -> _State:
+        state = self._states.get(sequence.id)
+        if state is None:
+            params = sequence.params
+            state = _State(self._drafts.new_text(), params.is_greedy, params.verify_rule)
+            self._states[sequence.id] = state
+        return state
+
+    def _call(self, row: BatchRow, state: _State, rule: VerifyRule) -> DraftCall:
+        is_greedy = state.is_greedy
         return DraftCall(
-            sequence.id,
-            sequence.tokens,
+            state.text,
+            row.sequence.tokens,
             min(row.max_draft_len, self.max_draft_len),
             is_greedy,
-            is_blind=not is_greedy and (params.verify_rule or rule) == "rejection",
+            is_blind=not is_greedy and (state.own_rule or rule) == "rejection",
         )
 
-    def _learn(self, judged: list[tuple[_State, RowOutcome]]) -> None:
-        """Compare rounds with what the cheap drafts promised.
+    def _learn(self, outcome: Outcome) -> None:
+        """Correct the sources, and compare rounds with what the cheap drafts promised.
 
         Where all that was verified held, the rest of the draft counts as far as it is expected to.
         """
-        unjudged = self._drafts.learn(
-            [(row.request_id, row.accepted, row.verified) for _, row in judged]
-        )
-        for (state, row), more in zip(judged, unjudged, strict=True):
-            if not row.verified:
+        judged = []
+        for row in outcome.rows:
+            state = self._states.get(row.request_id)
+            if state is not None and state.has_draft:
+                judged.append((state, row.accepted, row.verified))
+                state.has_draft = False
+        unjudged = self._drafts.learn([(state.text, *counts) for state, *counts in judged])
+        for (state, accepted, verified), more in zip(judged, unjudged, strict=True):
+            if not verified:
                 continue
             if not state.used_network:
                 self._gain.learn(state.promised, None)
                 state.extra.fade()
                 continue
-            gained = row.accepted + more - state.promised
+            gained = accepted + more - state.promised
             state.extra.add(gained - self._gain.expected(state.promised))
             self._gain.learn(state.promised, gained)
 
-    def _ask_network(
+    def _ask(
         self,
+        network: Drafter,
         batch: Batch,
-        drafts: dict[int, "_Draft"],
+        asked: dict[int, _State],
         rule: VerifyRule,
         rows: list[RowProposal],
     ) -> None:
-        """Let the network draft the rows for which it pays, and merge what it says into `rows`."""
-        asked = self._paying(batch.price, drafts) if self._network is not None else set()
-        if self._network is None or not asked:
-            return
-        proposal = self._network.propose(
+        """Let the network draft the rows of `asked`, and merge what it says into `rows`."""
+        said = network.propose(
             Batch(
                 tuple(
                     row if index in asked else replace(row, max_draft_len=0)
@@ -177,26 +183,30 @@ class CombinedDrafter:
                 )
             ),
             rule,
-        )
-        heard = [index for index in sorted(asked) if proposal.rows[index].tokens]
-        said = [(drafts[index].call.request_id, proposal.rows[index]) for index in heard]
-        for index, merged in zip(heard, self._drafts.merge(said), strict=True):
-            state = drafts[index].state
-            state.used_network, state.has_draft = True, bool(merged.tokens)
-            rows[index] = _proposal(merged, proposal.rows[index].probs)
+        ).rows
+        heard = [(index, state) for index, state in asked.items() if said[index].tokens]
+        merged = self._drafts.merge([(state.text, said[index]) for index, state in heard])
+        for (index, state), draft in zip(heard, merged, strict=True):
+            state.used_network, state.has_draft = True, bool(draft.tokens)
+            rows[index] = _proposal(draft, said[index].probs)
 
-    def _paying(self, price: DraftPrice | None, drafts: dict[int, "_Draft"]) -> set[int]:
-        """The rows for which a draft of the network is expected to make tokens per time grow."""
-        gains = {index: self._expected_gain(draft.state) for index, draft in drafts.items()}
+    def _paying(
+        self, price: DraftPrice | None, states: dict[int, _State], worth: float
+    ) -> dict[int, _State]:
+        """Those for which a draft of the network is expected to make tokens per time grow.
+
+        `worth` are the tokens that the cheap drafts gain.
+        """
+        gains = {index: self._expected_gain(state) for index, state in states.items()}
         if price is None:
             return {
-                index
+                index: states[index]
                 for index, gain in gains.items()
-                if gain >= self._network_cost * (1 + drafts[index].state.promised)
+                if gain >= self._network_cost * (1 + states[index].promised)
             }
         # Of what the network adds, the part above the price of its rows; a guess at its shape.
         part = (1 - price.row_tokens) ** 2
-        tokens = price.num_judged + sum(draft.cheap.worth for draft in drafts.values())
+        tokens = price.num_judged + worth
         best, count = tokens / price.step_seconds, 0
         falling = sorted(gains, key=lambda index: -gains[index])
         for number, index in enumerate(falling, 1):
@@ -204,19 +214,10 @@ class CombinedDrafter:
             rate = tokens / (price.step_seconds + price.draft_seconds(number))
             if rate > best:
                 best, count = rate, number
-        return set(falling[:count])
+        return {index: states[index] for index in falling[:count]}
 
     def _expected_gain(self, state: _State) -> float:
         return self._gain.expected(state.promised) + state.extra.value(0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """One row's cheap draft, and whose it is."""
-
-    state: _State
-    call: DraftCall
-    cheap: CheapDraft
 
 
 def _proposal(merged: MergedDraft, probs: Tensor | None) -> RowProposal:

@@ -3,7 +3,8 @@
 Matches are sought in the request's own text and, if asked for, in earlier outputs of the process.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
@@ -12,7 +13,13 @@ from outrider.core.sequence import Sequence
 from outrider.drafters.base import DrafterSetting
 from outrider.drafters.config import SpeculativeConfig
 from outrider.drafters.shared_suffix_index import SharedSuffixIndex, SuffixCursor
-from outrider.drafters.suffix_automaton import ScoredMatch, SuffixAutomaton
+from outrider.drafters.suffix_automaton import (
+    DEFAULT_MAX_CONTEXT,
+    Automaton,
+    ScoredMatch,
+    SuffixAutomaton,
+)
+from outrider.native import availability
 from outrider.tensor.batch import Batch
 from outrider.tensor.window import NO_PROPOSAL, Proposal, RowProposal, Scores, Taps
 
@@ -27,7 +34,7 @@ class _State:
 
     sequence: Sequence
     cursor: SuffixCursor | None
-    own: SuffixAutomaton = field(default_factory=SuffixAutomaton)
+    own: Automaton
 
     def catch_up(self) -> None:
         fresh = self.sequence.tokens[len(self.own) :]
@@ -42,12 +49,18 @@ class SuffixDrafter:
     taps: Taps = ()
 
     def __init__(
-        self, max_draft_len: int, *, min_survival: float, shared: SharedSuffixIndex | None
+        self,
+        max_draft_len: int,
+        *,
+        min_survival: float,
+        shared: SharedSuffixIndex | None,
+        new_automaton: Callable[[int], Automaton] = SuffixAutomaton,
     ) -> None:
         """Stop a draft where its estimated survival falls below `min_survival`."""
         self.max_draft_len = max_draft_len
         self._min_survival = min_survival
         self._shared = shared
+        self._new_automaton = new_automaton
         self._states: dict[RequestId, _State] = {}
 
     def propose(self, batch: Batch, rule: VerifyRule) -> Proposal:  # noqa: ARG002
@@ -72,19 +85,22 @@ class SuffixDrafter:
         state = self._states.get(sequence.id)
         if state is None:
             cursor = self._shared.cursor() if self._shared is not None else None
-            state = self._states[sequence.id] = _State(sequence, cursor)
+            own = self._new_automaton(DEFAULT_MAX_CONTEXT)
+            state = self._states[sequence.id] = _State(sequence, cursor, own)
         state.catch_up()
-        match = self._continuation(state.own, max_tokens)
+        match = state.own.draft(
+            state.own.tip,
+            max_tokens,
+            min_match_len=MIN_MATCH_LEN,
+            min_confidence=self._min_survival,
+        )
         if state.cursor is not None:
-            other = self._continuation(state.cursor, max_tokens)
+            other = state.cursor.continuation(
+                max_tokens, min_match_len=MIN_MATCH_LEN, min_confidence=self._min_survival
+            )
             match = max(match, other, key=_expected_tokens)
         sources = (NAME,) * len(match.tokens)
         return RowProposal(match.tokens, confidence=match.confidence, sources=sources)
-
-    def _continuation(self, source: SuffixAutomaton | SuffixCursor, max_tokens: int) -> ScoredMatch:
-        return source.continuation(
-            max_tokens, min_match_len=MIN_MATCH_LEN, min_confidence=self._min_survival
-        )
 
 
 def _expected_tokens(match: ScoredMatch) -> float:
@@ -104,8 +120,19 @@ def build(setting: DrafterSetting) -> SuffixDrafter:
 def of_options(options: SpeculativeConfig) -> SuffixDrafter:
     """Build from the speculative config alone: there is nothing else to know."""
     cached = options.suffix_decoding_max_cached_tokens
+    new = automata()
     return SuffixDrafter(
         options.num_speculative_tokens or DEFAULT_DRAFT_LEN,
         min_survival=options.suffix_decoding_min_token_prob,
-        shared=SharedSuffixIndex(cached) if cached else None,
+        shared=SharedSuffixIndex(cached, new_automaton=new) if cached else None,
+        new_automaton=new,
     )
+
+
+def automata() -> Callable[[int], Automaton]:
+    """Give what makes automata: C++ where the native extension is there, else Python."""
+    if availability.fault() is not None:
+        return SuffixAutomaton
+    from outrider.drafters.native_automaton import NativeAutomaton
+
+    return NativeAutomaton

@@ -16,7 +16,7 @@ This module knows tokens only: no requests, no batches, no tensors.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from outrider.errors import ConfigError
 
@@ -73,6 +73,20 @@ def token_confidence(
     more than one of a short context, and a bare ratio would be certain of both.
     """
     return num_agreeing / (num_followed + DOUBT * num_distinct / context_len)
+
+
+class Automaton(Protocol):
+    """What drafters use of a suffix automaton; see `SuffixAutomaton`, which can do it all."""
+
+    def __len__(self) -> int: ...
+    @property
+    def tip(self) -> Seat: ...
+    def extend(self, tokens: Iterable[int]) -> None: ...
+    def end_sequence(self) -> None: ...
+    def draft(
+        self, seat: Seat, max_tokens: int, *, min_match_len: int = 2, min_confidence: float = 0.0
+    ) -> ScoredMatch: ...
+    def follow(self, seat: Seat, tokens: Iterable[int]) -> Seat: ...
 
 
 class SuffixAutomaton:

@@ -63,5 +63,6 @@ std::vector<Test> thread_tests();
 std::vector<Test> buffer_tests();
 std::vector<Test> pack_tests();
 std::vector<Test> gemm_tests();
+std::vector<Test> draft_tests();
 
 }  // namespace outrider_test

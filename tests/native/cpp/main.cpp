@@ -38,7 +38,8 @@ int main(int count, char** arguments) {
   if (count == 6 && std::string(arguments[1]) == "--dequantize") return dequantize(arguments + 2);
   const std::string wanted = count > 1 ? arguments[1] : "";
   int run = 0;
-  for (const auto& tests : {thread_tests(), buffer_tests(), pack_tests(), gemm_tests()}) {
+  for (const auto& tests :
+       {thread_tests(), buffer_tests(), pack_tests(), gemm_tests(), draft_tests()}) {
     for (const Test& test : tests) {
       if (std::string(test.name).find(wanted) == std::string::npos) continue;
       const int before = failures();

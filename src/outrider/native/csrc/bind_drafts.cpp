@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -22,21 +23,28 @@ using PySeat = std::pair<int32_t, int32_t>;
 
 // The tables of a lookup are numpy's or a mapped file's; they live as long as this.
 struct DraftMaker {
-  DraftMaker(const BlendRule& rule, nb::tuple source_names)
-      : names(std::move(source_names)), blend(rule, nullptr) {}
-  DraftMaker(const BlendRule& rule, nb::tuple source_names, Bytes offset_bytes, Bytes entry_bytes,
-             int32_t max_order)
+  DraftMaker(const BlendRule& rule, nb::tuple source_names, nb::tuple record_types,
+             std::optional<Bytes> offset_bytes, std::optional<Bytes> entry_bytes, int32_t max_order)
       : offsets(std::move(offset_bytes)),
         entries(std::move(entry_bytes)),
-        lookup(NgramLookup(offsets.data(), static_cast<int64_t>(offsets.size()) / 4 - 1,
-                           entries.data(), static_cast<int64_t>(entries.size()) / 8, max_order)),
+        lookup(new_lookup(offsets, entries, max_order)),
         names(std::move(source_names)),
-        blend(rule, &*lookup) {}
+        records(std::move(record_types)),
+        blend(rule, lookup ? &*lookup : nullptr) {}
   DraftMaker(const DraftMaker&) = delete;
 
-  Bytes offsets, entries;
+  static std::optional<NgramLookup> new_lookup(const std::optional<Bytes>& offsets,
+                                               const std::optional<Bytes>& entries,
+                                               int32_t max_order) {
+    if (!offsets || !entries) return std::nullopt;
+    return NgramLookup(offsets->data(), static_cast<int64_t>(offsets->size()) / 4 - 1,
+                       entries->data(), static_cast<int64_t>(entries->size()) / 8, max_order);
+  }
+
+  std::optional<Bytes> offsets, entries;
   std::optional<NgramLookup> lookup;
-  nb::tuple names;  // of text and table
+  nb::tuple names;    // of text and table
+  nb::tuple records;  // named tuples of a cheap and of a merged draft
   Blend blend;
 };
 
@@ -54,12 +62,21 @@ int32_t token_of(PyObject* item) {
 void catch_up(DraftText& text, PyObject* tokens, int32_t order) {
   const int64_t count = PyList_GET_SIZE(tokens);
   for (int64_t i = text.own.num_tokens(); i < count; ++i) {
-    text.own.append(token_of(PyList_GET_ITEM(tokens, i)));
+    const int32_t token = token_of(PyList_GET_ITEM(tokens, i));
+    text.own.append(token);
+    if (i + order >= count) text.tail.push_back(token);
   }
-  text.tail.clear();
-  for (int64_t i = std::max<int64_t>(0, count - order); i < count; ++i) {
-    text.tail.push_back(token_of(PyList_GET_ITEM(tokens, i)));
-  }
+  const auto kept = std::min<std::ptrdiff_t>(order, static_cast<std::ptrdiff_t>(text.tail.size()));
+  text.tail.erase(text.tail.begin(), text.tail.end() - kept);
+}
+
+// An instance of a named tuple.
+nb::object record_of(nb::handle type, const nb::tuple& values) {
+  const nb::tuple arguments = nb::make_tuple(values);
+  auto* as_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  nb::object made = nb::steal(PyTuple_Type.tp_new(as_type, arguments.ptr(), nullptr));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
 }
 
 // A tuple of what `make` gives, as new references, for each pick.
@@ -95,7 +112,7 @@ nb::tuple sources_of(const DraftMaker& self, const std::vector<DraftPick>& picks
   });
 }
 
-nb::list draft(DraftMaker& self, const nb::list& calls, double least, double row_tokens) {
+nb::list draft(DraftMaker& self, const nb::sequence& calls, double least, double row_tokens) {
   nb::list drafted;
   for (nb::handle call : calls) {
     const auto [text, tokens, most, is_greedy, is_blind] =
@@ -104,16 +121,18 @@ nb::list draft(DraftMaker& self, const nb::list& calls, double least, double row
       throw std::invalid_argument("a draft of " + std::to_string(most) + " tokens cannot be made");
     }
     catch_up(*text, tokens.ptr(), self.blend.order());
-    self.blend.draft(*text, {most, least, is_greedy, is_blind});
+    text->limits = {most, least, is_greedy, is_blind};
+    self.blend.draft(*text);
     const std::vector<DraftPick>& picks = text->picks;
-    drafted.append(nb::make_tuple(tokens_of(picks), chances_of(picks),
-                                  sources_of(self, picks, nb::tuple()), expected_tokens(picks),
-                                  worth_of(picks, row_tokens)));
+    drafted.append(record_of(
+        self.records[0], nb::make_tuple(tokens_of(picks), chances_of(picks),
+                                        sources_of(self, picks, nb::tuple()),
+                                        expected_tokens(picks), worth_of(picks, row_tokens))));
   }
   return drafted;
 }
 
-nb::list merge(DraftMaker& self, const nb::list& said) {
+nb::list merge(DraftMaker& self, const nb::sequence& said) {
   nb::list merged;
   for (nb::handle each : said) {
     const auto [text, tokens, chances, sources] =
@@ -127,8 +146,9 @@ nb::list merge(DraftMaker& self, const nb::list& said) {
     for (size_t i = 0; i < picks.size(); ++i) {
       if (picks[i].source == DraftSource::kNetwork) drawn.append(i);
     }
-    merged.append(nb::make_tuple(tokens_of(picks), chances_of(picks),
-                                 sources_of(self, picks, sources), nb::tuple(drawn)));
+    merged.append(record_of(
+        self.records[1], nb::make_tuple(tokens_of(picks), chances_of(picks),
+                                        sources_of(self, picks, sources), nb::tuple(drawn))));
   }
   return merged;
 }
@@ -148,11 +168,11 @@ SuffixAutomaton::Seat seat_of(const SuffixAutomaton& automaton, const PySeat& se
   return own;
 }
 
-void extend(SuffixAutomaton& automaton, const nb::sequence& tokens) {
+void extend(SuffixAutomaton& automaton, const nb::list& tokens) {
   for (nb::handle token : tokens) automaton.append(token_of(token.ptr()));
 }
 
-PySeat follow(const SuffixAutomaton& automaton, const PySeat& seat, const nb::sequence& tokens) {
+PySeat follow(const SuffixAutomaton& automaton, const PySeat& seat, const nb::list& tokens) {
   SuffixAutomaton::Seat own = seat_of(automaton, seat);
   for (nb::handle token : tokens) own = automaton.follow(own, token_of(token.ptr()));
   return {own.state, own.context_len};
@@ -213,9 +233,10 @@ void bind_drafts(nb::module_& module) {
       .def("__len__", [](const DraftText& self) { return self.own.num_tokens(); })
       .def_prop_ro("bytes", [](const DraftText& self) { return self.own.bytes(); });
   nb::class_<DraftMaker>(module, "DraftMaker")
-      .def(nb::init<const BlendRule&, nb::tuple>(), nb::arg("rule"), nb::arg("names"))
-      .def(nb::init<const BlendRule&, nb::tuple, Bytes, Bytes, int32_t>(), nb::arg("rule"),
-           nb::arg("names"), nb::arg("offsets"), nb::arg("entries"), nb::arg("max_order"))
+      .def(nb::init<const BlendRule&, nb::tuple, nb::tuple, std::optional<Bytes>,
+                    std::optional<Bytes>, int32_t>(),
+           nb::arg("rule"), nb::arg("names"), nb::arg("records"), nb::arg("offsets").none(),
+           nb::arg("entries").none(), nb::arg("max_order"))
       .def("draft", &draft, nb::arg("calls"), nb::arg("least"), nb::arg("row_tokens"))
       .def("merge", &merge, nb::arg("said"))
       .def("learn", &learn, nb::arg("judged"));

@@ -16,6 +16,12 @@ uint64_t key_of(DraftSource source, int64_t number, bool flag, bool is_greedy) {
 // Of a network's token on which the source of `key` agrees.
 uint64_t agreed_key(uint64_t key) { return key | 1; }
 
+const int32_t* end_of(const std::vector<int32_t>& tokens) {
+  return tokens.data() + tokens.size();
+}
+
+int64_t size_of(const std::vector<int32_t>& tokens) { return static_cast<int64_t>(tokens.size()); }
+
 int64_t bit_length(int32_t value) { return 32 - __builtin_clz(static_cast<uint32_t>(value)); }
 
 }  // namespace
@@ -41,11 +47,10 @@ double worth_of(const std::vector<DraftPick>& picks, double row_tokens) {
   return worth;
 }
 
-void Blend::draft(DraftText& text, const DraftLimits& limits) {
-  text.limits = limits;
+void Blend::draft(DraftText& text) {
   text.picks.clear();
-  begin(text);
-  rest(text, text.own.tip(), 1.0, &text.picks);
+  text.recent = text.tail;
+  rest({&text, text.own.tip(), 1.0}, &text.picks);
 }
 
 void Blend::merge(DraftText& text, const std::vector<int32_t>& tokens,
@@ -54,14 +59,13 @@ void Blend::merge(DraftText& text, const std::vector<int32_t>& tokens,
   const std::vector<DraftPick> network = network_picks(text, tokens, chances);
   std::vector<DraftPick>& picks = text.picks;
   picks.clear();
-  begin(text);
-  Seat seat = text.own.tip();
-  double survival = 1.0;
+  text.recent = text.tail;
+  Place place{&text, text.own.tip(), 1.0};
   for (size_t slot = 0; slot < network.size() && slot < static_cast<size_t>(limits.most); ++slot) {
     const DraftPick& own = network[slot];
     DraftPick pick = own;
     DraftPick other;
-    if (this->pick(text, seat, limits.is_greedy, &other)) {
+    if (this->pick(text, place.seat, &other)) {
       if (limits.is_blind) {
         if (other.chance > own.chance) pick = other;
       } else if (other.token == own.token) {
@@ -69,20 +73,21 @@ void Blend::merge(DraftText& text, const std::vector<int32_t>& tokens,
         pick = corrected(own.token, own.source, stated, agreed_key(other.key));
       } else if (other.chance > own.chance) {
         std::vector<DraftPick> instead(picks);
-        rest(text, seat, survival, &instead);
+        rest(place, &instead);
         if (expected_tokens(instead, slot) > expected_tokens(network, slot)) {
           picks = std::move(instead);
           return;
         }
       }
     }
-    survival *= pick.chance;
-    if (survival < limits.least) return;
+    place.survival *= pick.chance;
+    if (place.survival < limits.least) return;
     picks.push_back(pick);
-    move(text, &seat, pick.token);
+    place.seat = text.own.follow(place.seat, pick.token);
+    text.recent.push_back(pick.token);
     if (pick.token != own.token) break;
   }
-  rest(text, seat, survival, &picks);
+  rest(place, &picks);
 }
 
 double Blend::learn(DraftText& text, int64_t accepted, int64_t verified) {
@@ -101,35 +106,34 @@ double Blend::learn(DraftText& text, int64_t accepted, int64_t verified) {
   return unjudged;
 }
 
-void Blend::begin(const DraftText& text) { recent_ = text.tail; }
-
-void Blend::move(const DraftText& text, Seat* seat, int32_t token) {
-  *seat = text.own.follow(*seat, token);
-  recent_.push_back(token);
+bool Blend::step(Place* place, std::vector<DraftPick>* picks) {
+  DraftText& text = *place->text;
+  DraftPick found;
+  if (picks->size() >= static_cast<size_t>(text.limits.most) || !pick(text, place->seat, &found)) {
+    return false;
+  }
+  place->survival *= found.chance;
+  if (place->survival < text.limits.least) return false;
+  picks->push_back(found);
+  place->seat = text.own.follow(place->seat, found.token);
+  text.recent.push_back(found.token);
+  return true;
 }
 
-void Blend::rest(const DraftText& text, Seat seat, double survival,
-                 std::vector<DraftPick>* picks) {
-  const size_t num_recent = recent_.size();
-  DraftPick found;
-  while (picks->size() < static_cast<size_t>(text.limits.most) &&
-         pick(text, seat, text.limits.is_greedy, &found)) {
-    survival *= found.chance;
-    if (survival < text.limits.least) break;
-    picks->push_back(found);
-    move(text, &seat, found.token);
-  }
-  recent_.resize(num_recent);
+void Blend::rest(Place place, std::vector<DraftPick>* picks) {
+  const size_t num_recent = place.text->recent.size();
+  while (step(&place, picks)) continue;
+  place.text->recent.resize(num_recent);
 }
 
 // The likeliest next token that a source knows; false if none knows any.
-bool Blend::pick(const DraftText& text, Seat seat, bool is_greedy, DraftPick* found) {
+bool Blend::pick(const DraftText& text, Seat seat, DraftPick* found) {
+  const bool is_greedy = text.limits.is_greedy;
   SuffixAutomaton::NextToken match;
   NgramLookup::Guess guess;
   const bool has_match = text.own.next_token(seat, &match);
   const bool has_guess =
-      table_ != nullptr && table_->guess(recent_.data() + recent_.size(),
-                                         static_cast<int64_t>(recent_.size()), &guess);
+      table_ != nullptr && table_->guess(end_of(text.recent), size_of(text.recent), &guess);
   if (!has_match) {
     if (has_guess) *found = of_table(guess, nullptr, is_greedy);
     return has_guess;

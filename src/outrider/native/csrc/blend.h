@@ -55,6 +55,7 @@ struct DraftText {
 
   SuffixAutomaton own;
   std::vector<int32_t> tail;
+  std::vector<int32_t> recent;  // scratch: tail and the tokens drafted so far
   DraftLimits limits{};
   std::vector<DraftPick> picks;
 };
@@ -68,8 +69,8 @@ class Blend {
   // Tokens at the end of a text that a draft depends on besides the automaton.
   int32_t order() const { return table_ == nullptr ? 1 : table_->max_order(); }
 
-  // Drafts behind a text that has caught up, into its picks.
-  void draft(DraftText& text, const DraftLimits& limits);
+  // Drafts behind a text that has caught up, by its limits, into its picks.
+  void draft(DraftText& text);
   // Goes along with a network's draft, into the picks, by the limits of the last draft.
   void merge(DraftText& text, const std::vector<int32_t>& tokens,
              const std::vector<double>& chances);
@@ -78,14 +79,19 @@ class Blend {
   double learn(DraftText& text, int64_t accepted, int64_t verified);
 
  private:
-  // A point behind the text and the drafted tokens in recent_, as the automaton sees it.
+  // A point behind the text and its recent drafted tokens, as the automaton sees it.
   using Seat = SuffixAutomaton::Seat;
+  struct Place {
+    DraftText* text;
+    Seat seat;
+    double survival;
+  };
 
-  void begin(const DraftText& text);
-  bool pick(const DraftText& text, Seat seat, bool is_greedy, DraftPick* found);
-  void move(const DraftText& text, Seat* seat, int32_t token);
-  // Appends to `picks` what can be drafted from here, up to `most` in all.
-  void rest(const DraftText& text, Seat seat, double survival, std::vector<DraftPick>* picks);
+  bool pick(const DraftText& text, Seat seat, DraftPick* found);
+  // Appends the next token to `picks` and goes on behind it; false where the draft ends.
+  bool step(Place* place, std::vector<DraftPick>* picks);
+  // Appends to `picks` all that can be drafted from here; the text's recent tokens stay.
+  void rest(Place place, std::vector<DraftPick>* picks);
   std::vector<DraftPick> network_picks(const DraftText& text, const std::vector<int32_t>& tokens,
                                        const std::vector<double>& chances) const;
 
@@ -100,7 +106,6 @@ class Blend {
   BlendRule rule_;
   NgramLookup* table_;
   std::unordered_map<uint64_t, double> offsets_;
-  std::vector<int32_t> recent_;  // scratch
 };
 
 }  // namespace outrider

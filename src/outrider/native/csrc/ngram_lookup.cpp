@@ -30,20 +30,16 @@ NgramLookup::NgramLookup(const uint8_t* offsets, int64_t num_rows, const uint8_t
 }
 
 bool NgramLookup::guess(const int32_t* end, int64_t count, Guess* found) {
-  count = std::min<int64_t>(count, max_order_);
   keys_.clear();
   uint64_t key = kStart;
-  for (int64_t order = 1; order <= count; ++order) {
+  for (int64_t order = 1; order <= std::min<int64_t>(count, max_order_); ++order) {
     key = (key ^ (static_cast<uint64_t>(end[-order]) + 1)) * kMultiplier;
     key ^= key >> kShift;
     keys_.push_back(key);
-    // The table is far larger than the caches: all rows are fetched at once, not one by one.
-    __builtin_prefetch(offsets_ + 4 * row_of(key));
   }
-  for (const uint64_t each : keys_) __builtin_prefetch(entries_ + 8 * offset(row_of(each)));
-  for (int64_t order = count; order > 0; --order) {
+  for (size_t order = keys_.size(); order > 0; --order) {
     uint64_t entry;
-    if (!find(keys_[static_cast<size_t>(order) - 1], &entry)) continue;
+    if (!find(keys_[order - 1], &entry)) continue;
     found->token = static_cast<int32_t>((entry & UINT32_MAX) >> 8);
     found->chance = static_cast<double>(entry & 0xFF) / kChanceSteps;
     found->order = static_cast<int32_t>(order);

@@ -35,7 +35,7 @@ class NgramLookup {
   uint64_t num_rows_;
   uint64_t num_entries_;
   int32_t max_order_;
-  std::vector<uint64_t> keys_;  // scratch: of contexts of 1, 2, … tokens
+  std::vector<uint64_t> keys_;  // scratch
 };
 
 }  // namespace outrider

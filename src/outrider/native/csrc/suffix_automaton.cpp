@@ -33,7 +33,7 @@ void SuffixAutomaton::end_sequence() {
 
 void SuffixAutomaton::check(Seat seat) const {
   if (seat.state < 0 || seat.state >= num_states() || seat.context_len < 0 ||
-      seat.context_len > states_[seat.state].length) {
+      seat.context_len > lengths_[seat.state]) {
     throw std::invalid_argument("(" + std::to_string(seat.state) + ", " +
                                 std::to_string(seat.context_len) +
                                 ") is no seat of this automaton");
@@ -44,42 +44,43 @@ bool SuffixAutomaton::next_token(Seat seat, NextToken* found) const {
   int32_t state = seat.state;
   int32_t context_len = seat.context_len;
   while (state != kRoot && !states_[state].followed) {
+    context_len = states_[state].link_length;
     state = states_[state].link;
-    context_len = states_[state].length;
   }
   if (context_len < 1) return false;
   const State& at = states_[state];
-  const Edge& edge = edges_[at.favourite];
+  const State& target = states_[at.favourite_target];
   // In the order in which Python computes it: the chances are the same to the last bit.
-  found->chance = states_[edge.target].count / (at.followed + doubt_ * at.num_edges / context_len);
-  found->token = edge.token;
+  found->chance = target.count / (at.followed + doubt_ * at.num_edges / context_len);
+  found->token = at.favourite;
   found->context_len = context_len;
-  found->seat = clip(edge.target, context_len + 1);
+  found->seat = clip(at.favourite_target, context_len + 1);
   return true;
 }
 
 SuffixAutomaton::Seat SuffixAutomaton::follow(Seat seat, int32_t token) const {
   int32_t state = seat.state;
   int32_t context_len = seat.context_len;
-  int32_t edge = find_edge(state, token);
-  while (edge == kNone && state != kRoot) {
+  int32_t target = target_of(state, token);
+  while (target == kNone && state != kRoot) {
+    context_len = states_[state].link_length;
     state = states_[state].link;
-    context_len = states_[state].length;
-    edge = find_edge(state, token);
+    target = target_of(state, token);
   }
-  if (edge == kNone) return {state, context_len};
-  return clip(edges_[edge].target, context_len + 1);
+  if (target == kNone) return {state, context_len};
+  return clip(target, context_len + 1);
 }
 
 int64_t SuffixAutomaton::bytes() const {
   return static_cast<int64_t>(states_.capacity() * sizeof(State) +
+                              lengths_.capacity() * sizeof(int32_t) +
                               edges_.capacity() * sizeof(Edge) + wide_.bytes());
 }
 
 // Caps a context at max_context and finds the state it is in then.
 SuffixAutomaton::Seat SuffixAutomaton::clip(int32_t state, int32_t context_len) const {
   context_len = std::min(context_len, max_context_);
-  while (states_[states_[state].link].length >= context_len) state = states_[state].link;
+  while (states_[state].link_length >= context_len) state = states_[state].link;
   return {state, context_len};
 }
 
@@ -89,26 +90,26 @@ void SuffixAutomaton::grow(int32_t token) {
     last_ = suffix_state(last_, known, token);
     return;
   }
-  const int32_t added = add_state(states_[last_].length + 1);
+  const int32_t added = add_state(lengths_[last_] + 1);
   int32_t state = last_;
   int32_t edge = kNone;
   while (state != kNone && (edge = find_edge(state, token)) == kNone) {
     add_edge(state, token, added);
     state = states_[state].link;
   }
-  const int32_t link = state == kNone ? kRoot : suffix_state(state, edge, token);
-  states_[added].link = link;
+  set_link(added, state == kNone ? kRoot : suffix_state(state, edge, token));
   last_ = added;
 }
 
 // The state whose longest string is that of `parent` plus `token`, split off where needed.
 int32_t SuffixAutomaton::suffix_state(int32_t parent, int32_t edge, int32_t token) {
   const int32_t state = edges_[edge].target;
-  const int32_t length = states_[parent].length + 1;
-  if (states_[state].length == length) return state;
+  const int32_t length = lengths_[parent] + 1;
+  if (lengths_[state] == length) return state;
   const int32_t shorter = split(state, length);
   while (edge != kNone && edges_[edge].target == state) {
     edges_[edge].target = shorter;
+    if (states_[parent].favourite_target == state) states_[parent].favourite_target = shorter;
     parent = states_[parent].link;
     edge = parent == kNone ? kNone : find_edge(parent, token);
   }
@@ -119,45 +120,60 @@ int32_t SuffixAutomaton::suffix_state(int32_t parent, int32_t edge, int32_t toke
 int32_t SuffixAutomaton::split(int32_t state, int32_t length) {
   const int32_t shorter = add_state(length);
   const State from = states_[state];
-  states_[state].link = shorter;
-  states_[shorter].link = from.link;
-  states_[shorter].count = from.count;
-  states_[shorter].followed = from.followed;
+  set_link(shorter, from.link);
+  set_link(state, shorter);
+  State& copy = states_[shorter];
+  copy.count = from.count;
+  copy.followed = from.followed;
+  copy.favourite = from.favourite;
+  copy.favourite_target = from.favourite_target;
   for (int32_t edge = from.first_edge; edge != kNone; edge = edges_[edge].next) {
     const Edge copied = edges_[edge];
     add_edge(shorter, copied.token, copied.target);
-    if (edge == from.favourite) states_[shorter].favourite = states_[shorter].first_edge;
   }
   return shorter;
 }
 
 int32_t SuffixAutomaton::add_state(int32_t length) {
-  states_.push_back({kRoot, length, 0, 0, kNone, kNone, 0});
+  states_.push_back(State());
+  lengths_.push_back(length);
   return static_cast<int32_t>(states_.size()) - 1;
+}
+
+void SuffixAutomaton::set_link(int32_t state, int32_t link) {
+  states_[state].link = link;
+  states_[state].link_length = lengths_[link];
 }
 
 // Counts `token` as the follow-up of every context that ended just before it.
 void SuffixAutomaton::tally(int32_t token) {
-  const int32_t first_edge = find_edge(tip_.state, token);
+  const int32_t reached = target_of(tip_.state, token);
   int32_t state = tip_.state;
-  int32_t edge = first_edge;
+  int32_t target = reached;
   int32_t counted = kRoot;
   while (true) {
-    const int32_t target = edges_[edge].target;
     if (target != counted) {  // contexts of different states can meet in one
       ++states_[target].count;
       counted = target;
     }
     State& at = states_[state];
-    if (!at.followed || states_[target].count >= states_[edges_[at.favourite].target].count) {
-      at.favourite = edge;
+    if (!at.followed || states_[target].count >= states_[at.favourite_target].count) {
+      at.favourite = token;
+      at.favourite_target = target;
     }
     ++at.followed;
     state = at.link;
     if (state == kNone) break;
-    edge = find_edge(state, token);
+    target = target_of(state, token);
   }
-  tip_ = clip(edges_[first_edge].target, tip_.context_len + 1);
+  tip_ = clip(reached, tip_.context_len + 1);
+}
+
+int32_t SuffixAutomaton::target_of(int32_t state, int32_t token) const {
+  const State& at = states_[state];
+  if (at.followed && at.favourite == token) return at.favourite_target;
+  const int32_t edge = find_edge(state, token);
+  return edge == kNone ? kNone : edges_[edge].target;
 }
 
 int32_t SuffixAutomaton::find_edge(int32_t state, int32_t token) const {

@@ -54,14 +54,16 @@ class SuffixAutomaton {
   // States with more transitions than this are looked up by hash instead of one by one.
   static constexpr int32_t kMostListed = 8;
 
-  struct State {
-    int32_t link;
-    int32_t length;
-    int32_t count;      // occurrences
-    int32_t followed;   // occurrences with a next token
-    int32_t favourite;  // edge of the commonest next token, the latest seen of equals
-    int32_t first_edge;
-    int32_t num_edges;
+  // What drafts need of a state lies in one half of a cache line: texts are cold when a step begins.
+  struct alignas(32) State {
+    int32_t link = kRoot;
+    int32_t link_length = 0;  // of the longest string of the linked state
+    int32_t count = 0;        // occurrences
+    int32_t followed = 0;     // occurrences with a next token
+    int32_t favourite = 0;    // commonest next token, the latest seen of equals, if one followed
+    int32_t favourite_target = kNone;
+    int32_t num_edges = 0;
+    int32_t first_edge = kNone;
   };
   struct Edge {
     int32_t token;
@@ -89,8 +91,10 @@ class SuffixAutomaton {
   };
 
   int32_t find_edge(int32_t state, int32_t token) const;
+  int32_t target_of(int32_t state, int32_t token) const;
   void add_edge(int32_t state, int32_t token, int32_t target);
   int32_t add_state(int32_t length);
+  void set_link(int32_t state, int32_t link);
   void grow(int32_t token);
   int32_t suffix_state(int32_t parent, int32_t edge, int32_t token);
   int32_t split(int32_t state, int32_t length);
@@ -101,6 +105,7 @@ class SuffixAutomaton {
   double doubt_;
   int64_t num_tokens_ = 0;
   std::vector<State> states_;
+  std::vector<int32_t> lengths_;  // of the longest string, by state
   std::vector<Edge> edges_;
   EdgeMap wide_;
   int32_t last_ = kRoot;
