@@ -13,7 +13,9 @@ from itertools import accumulate
 from operator import mul
 from statistics import median
 
+from outrider.core.calibration import Calibration, Effect, SourceFit
 from outrider.core.ids import RequestId
+from outrider.core.reading import Reading
 from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
 from outrider.sampling.noise import Purpose, uniform
 from outrider.schedule.confidence import Estimator, Said
@@ -32,6 +34,15 @@ def linear_cost(num_rows: int) -> StepCost:
     return StepCost(StepCostTable(MeasuredOn("", "", "", 1), rows, (64,), (forward,), host))
 
 
+def some_calibration() -> Calibration:
+    """Effects of evidence for two sources."""
+    names = ("", "in words", "age 128", "first", "after a", "after b", "sure 0", "behind word")
+    effects = {name: Effect(0.0 if name else 1.0, 0.1, 0.0) for name in names}
+    fit = SourceFit(effects=effects, by_share={"a": effects["first"], "b": effects["first"]})
+    kinds = {"greedy": {"a": fit, "b": fit}}
+    return Calibration("", "", 7, "logistic", {"greedy": 0.0}, kinds)
+
+
 def microseconds(call: Callable[[int], object]) -> float:
     """Median time of a call."""
     times = []
@@ -40,6 +51,14 @@ def microseconds(call: Callable[[int], object]) -> float:
         call(number)
         times.append(time.perf_counter() - started)
     return 1e6 * median(times)
+
+
+def said_of(confidence: list[float]) -> Said:
+    """A draft that begins with one source and ends with another."""
+    num = len(confidence)
+    sources = ("a",) * (num // 2) + ("b",) * (num - num // 2)
+    reading = Reading("words", ("word",) * num)
+    return Said(num, confidence, "greedy", sources, reading, num_output=200)
 
 
 def main() -> None:
@@ -62,7 +81,7 @@ def main() -> None:
     steps = [
         DraftedStep(
             tuple(
-                DraftedRow(RequestId(f"r{r}"), Said(positions, row), was_asked=True)
+                DraftedRow(RequestId(f"r{r}"), said_of(row), was_asked=True)
                 for r, row in enumerate(each)
             ),
             shape,
@@ -71,6 +90,8 @@ def main() -> None:
     ]
     planner = Planner(Throughput(cost), cost=cost, estimator=Estimator())
     plans = [planner.plan(step) for step in steps]
+    calibrated = Planner(Throughput(cost), cost=cost, estimator=Estimator(some_calibration()))
+    calibrated_plans = [calibrated.plan(step) for step in steps]
     results = {
         "policy, wide search": lambda n: Throughput(cost).plan(survival[n % 16], shape),
         "policy, early stop": lambda n: Throughput(cost, is_wide=False).plan(
@@ -81,9 +102,13 @@ def main() -> None:
             plans[n % 16], [length // 2 for length in plans[n % 16].lengths]
         ),
     }
+    results["with a calibration by evidence"] = lambda n: calibrated.plan(steps[n % 16])
+    results["learning with a calibration"] = lambda n: calibrated.learn(
+        calibrated_plans[n % 16], [length // 2 for length in calibrated_plans[n % 16].lengths]
+    )
     measured = {name: round(microseconds(call), 1) for name, call in results.items()}
     for name, value in measured.items():
-        print(f"{name:28} {value:8.1f} us")
+        print(f"{name:30} {value:8.1f} us")
     print(json.dumps({"requests": requests, "positions": positions, "microseconds": measured}))
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from outrider.core.calibration import Calibration, Effect, SourceFit
 from outrider.core.request import SamplingParams, VerifyRule
 from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
 from outrider.drafters.base import Drafter
@@ -77,16 +78,32 @@ POLICIES: dict[str, LengthPolicy] = {
 }
 
 
+def calibrated() -> Estimator:
+    """Estimates by effects of evidence, of any size, for every kind of requests."""
+    names = ("", "age 0", "age 8", "first", "after ", "sure 0", "sure 1", "sure 2")
+    effects = {
+        name: Effect(1.0 if not name else 0.0, 2 * uniform(9, Purpose.SEED, place) - 1, 0.0)
+        for place, name in enumerate(names)
+    }
+    fits = {"": SourceFit(effects=effects, by_share={"": Effect(0.5, 1.0, 0.0)})}
+    kinds = dict.fromkeys(("greedy", "matching", "rejection"), fits)
+    return Estimator(Calibration("m", "d", 9, "logistic", dict.fromkeys(kinds, 0.0), kinds))
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", ["suffix", "random", "half-right", "draft-model"])
 @unchecked()
 def test_matching_is_the_oracle_under_every_policy(name: str, policy: str) -> None:
-    """Catches a length, a rest or a probe that reaches the output; blocks are scarce as well."""
+    """Catches a length, a rest or a probe that reaches the output; blocks are scarce as well.
+
+    Drafts that say nothing of themselves are estimated by a calibration.
+    """
     bed = BEDS["torch"]
     drafter = DRAFTERS[name](bed)
     if name in ("random", "half-right"):
         drafter = with_confidence(drafter)
-    options = replace(bed.tight, lengths=POLICIES[policy], cost=staircase(3), estimator=Estimator())
+    estimator = calibrated() if name in ("random", "half-right") else Estimator()
+    options = replace(bed.tight, lengths=POLICIES[policy], cost=staircase(3), estimator=estimator)
     engine = bed.engine(drafter, options)
     check(bed, run_all(engine, REQUESTS))
     assert engine.acceptance.drafted > 0

@@ -3,8 +3,9 @@
 The data are rounds in which whole drafts were verified; a run that cuts drafts short would censor
 the late positions of exactly the drafts it believed least. Three methods: sequential temperature
 scaling (DSpark, arXiv 2607.05147, §3.2.1), which keeps the order of confidences and makes the
-*product* up to each position right; logistic curves (Platt 1999) and isotonic regression (Zadrozny
-and Elkan 2002), fitted per source and position to tokens whose predecessors were all accepted.
+*product* up to each position right; isotonic regression (Zadrozny and Elkan 2002), per source and
+position; and logistic regression (Platt 1999) on the confidence and all other evidence, per source
+(`calibration_logistic`). The last two are fitted to tokens whose predecessors were all accepted.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.analysis.calibration_logistic import fit_logistic
 from outrider.analysis.reliability import expected_calibration_error
-from outrider.core.calibration import Calibration, Curve, Method, log_odds
+from outrider.core.calibration import Curve, Method, SourceFit, log_odds
 from outrider.core.rounds import Round
 from outrider.errors import ConfigError
 
@@ -24,9 +26,6 @@ Floats = NDArray[np.float64]
 TEMPERATURES: Final = np.geomspace(0.2, 5.0, 65)
 FEWEST_SAMPLES: Final = 40
 """Tokens a curve needs; where a position has fewer, all later ones of the source join it."""
-RIDGE: Final = 5.0
-"""How many tokens' worth of belief a logistic curve has in being the identity."""
-NEWTON_STEPS: Final = 25
 ONE_SOURCE: Final = ""
 
 
@@ -37,6 +36,7 @@ class Drafts:
     `confidence` is NaN behind a draft's end. `accepted` and `lengths` count tokens per draft.
     """
 
+    rounds: tuple[Round, ...]
     confidence: Floats
     sources: tuple[tuple[str, ...], ...]
     lengths: NDArray[np.int64]
@@ -87,6 +87,7 @@ def drafts_of(rounds: Sequence[Round], num_positions: int) -> Drafts:
     for row, each in enumerate(drafted):
         confidence[row, : each.verified] = each.confidence
     return Drafts(
+        rounds=tuple(drafted),
         confidence=confidence,
         sources=tuple(each.sources or (ONE_SOURCE,) * each.verified for each in drafted),
         lengths=np.array([each.verified for each in drafted]),
@@ -94,29 +95,19 @@ def drafts_of(rounds: Sequence[Round], num_positions: int) -> Drafts:
     )
 
 
-def fit(drafts: Drafts, method: Method) -> dict[str, tuple[Curve, ...]]:
-    """Fit the curves of every source by position."""
+def fit(drafts: Drafts, method: Method) -> dict[str, SourceFit]:
+    """Fit every source."""
+    if method == "logistic":
+        return fit_logistic(drafts.rounds)
     names = sorted({name for own in drafts.sources for name in own})
     if method == "sequential":
-        shared = _sequential(drafts)
+        shared = SourceFit(curves=_sequential(drafts))
         return dict.fromkeys(names, shared)
-    curve_of = _logistic if method == "logistic" else _isotonic
+    positions = range(drafts.num_positions)
     return {
-        name: tuple(
-            curve_of(*_samples(drafts, name, position)) for position in range(drafts.num_positions)
-        )
+        name: SourceFit(curves=tuple(_isotonic(*_samples(drafts, name, p)) for p in positions))
         for name in names
     }
-
-
-def calibrated(drafts: Drafts, calibration: Calibration) -> Floats:
-    """Give calibrated confidences, NaN behind a draft's end."""
-    result = drafts.confidence.copy()
-    for row, own in enumerate(drafts.sources):
-        for position, name in enumerate(own):
-            curve = calibration.curve(name, position)
-            result[row, position] = curve(float(drafts.confidence[row, position]))
-    return result
 
 
 def _sequential(drafts: Drafts) -> tuple[Curve, ...]:
@@ -149,26 +140,6 @@ def _samples(drafts: Drafts, name: str, position: int) -> tuple[Floats, Floats]:
         if sum(map(len, confidence)) >= FEWEST_SAMPLES:
             break
     return np.concatenate(confidence), np.concatenate(accepted)
-
-
-def _logistic(confidence: Floats, accepted: Floats) -> Curve:
-    """Maximise the likelihood of slope and shift by Newton's method, held near the identity."""
-    logits = np.array([log_odds(c) for c in confidence])
-    design = np.stack([logits, np.ones_like(logits)], axis=1)
-    weights = np.array([1.0, 0.0])
-    for _ in range(NEWTON_STEPS):
-        chances = 1 / (1 + np.exp(-design @ weights))
-        gradient = design.T @ (accepted - chances) - RIDGE * (weights - [1.0, 0.0])
-        spread = chances * (1 - chances)
-        hessian = (design * spread[:, None]).T @ design + RIDGE * np.eye(2)
-        step = np.linalg.solve(hessian, gradient)
-        weights = weights + step
-        if float(np.abs(step).max()) < 1 / (1 << 20):
-            break
-    if weights[0] < 0:
-        # Against the order of the confidences: they say nothing, so one chance stands for all.
-        return Curve(slope=0.0, shift=log_odds((accepted.sum() + 0.5) / (len(accepted) + 1)))
-    return Curve(slope=float(weights[0]), shift=float(weights[1]))
 
 
 def _isotonic(confidence: Floats, accepted: Floats) -> Curve:

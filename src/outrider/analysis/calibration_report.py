@@ -1,16 +1,16 @@
 """What a calibration is worth on prompts it was not fitted on: tables, JSON, a reliability plot.
 
 Three predictions are judged: the drafter's own confidence, the calibrated one, and what the engine
-would have planned with: the calibrated one corrected by the verdicts so far, prompt after prompt.
+would have planned with: the calibrated one corrected by the verdicts of all steps so far.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from outrider.analysis.calibration_fit import Drafts, Floats, calibrated, drafts_of
+from outrider.analysis.calibration_fit import Drafts, Floats, drafts_of
 from outrider.analysis.numbers import finite
 from outrider.analysis.plots import Panel, Series, figure
 from outrider.analysis.reliability import Reliability, reliability, reliability_points
@@ -45,36 +45,74 @@ class HeldOut:
 
 
 def held_out(
-    rounds: Sequence[tuple[str, Round]], calibration: Calibration, kind: str, num_positions: int
+    steps: Sequence[Sequence[tuple[str, Round]]],
+    calibration: Calibration,
+    kind: str,
+    num_positions: int,
 ) -> HeldOut:
-    """Apply the predictions to rounds, given with their domains in the order they were made."""
-    drafted = [(domain, each) for domain, each in rounds if each.drafted]
+    """Apply the predictions to the rounds of each step, given with their domains."""
+    drafted = [(domain, each) for step in steps for domain, each in step if each.drafted]
     drafts = drafts_of([each for _, each in drafted], num_positions)
     return HeldOut(
         drafts=drafts,
         domains=np.array([domain for domain, _ in drafted]),
         chances={
             RAW: drafts.confidence,
-            FITTED: calibrated(drafts, calibration),
-            LIVE: _live([each for _, each in drafted], calibration, kind, num_positions),
+            FITTED: _predicted(steps, calibration, kind, num_positions, learns=False),
+            LIVE: _predicted(steps, calibration, kind, num_positions, learns=True),
         },
     )
 
 
-def _live(
-    rounds: Sequence[Round], calibration: Calibration, kind: str, num_positions: int
+def _predicted(
+    steps: Sequence[Sequence[tuple[str, Round]]],
+    calibration: Calibration,
+    kind: str,
+    num_positions: int,
+    *,
+    learns: bool,
 ) -> Floats:
-    """Conditional chances as an engine would have had them, each before its verdict."""
-    estimator = Estimator(calibration)
-    chances = np.full((len(rounds), num_positions), np.nan)
-    for row, each in enumerate(rounds):
-        said = Said(each.verified, each.confidence, kind, each.sources)
-        survival = np.array([1.0, *estimator.survival(said)])
-        chances[row, : each.verified] = np.minimum(
-            survival[1:] / np.maximum(survival[:-1], 1e-12), 1.0
-        )
-        estimator.learn(said, each.verified, each.accepted)
-    return chances
+    """Conditional chances as an engine would have had them, each step before its verdicts.
+
+    What a request's own record says is evidence, which is there also where nothing else is learnt.
+    """
+    estimator = Estimator(calibration, learns=learns)
+    rows = []
+    for step in steps:
+        said = [
+            Said(e.verified, e.confidence, kind, e.sources, e.reading, e.num_output)
+            for _, e in step
+            if e.drafted
+        ]
+        drafted = [each for _, each in step if each.drafted]
+        for own, each in zip(said, drafted, strict=True):
+            survival = np.array([1.0, *estimator.survival(own, each.request_id)])
+            row = np.full(num_positions, np.nan)
+            row[: each.verified] = np.minimum(survival[1:] / np.maximum(survival[:-1], 1e-12), 1.0)
+            rows.append(row)
+        for own, each in zip(said, drafted, strict=True):
+            estimator.learn(own, each.verified, each.accepted, each.request_id)
+    return np.array(rows)
+
+
+def joined(parts: Iterable[HeldOut]) -> HeldOut:
+    """Put parts together that were judged by different fits."""
+    found = list(parts)
+    drafts = [part.drafts for part in found]
+    return HeldOut(
+        drafts=Drafts(
+            rounds=sum((each.rounds for each in drafts), ()),
+            confidence=np.concatenate([each.confidence for each in drafts]),
+            sources=sum((each.sources for each in drafts), ()),
+            lengths=np.concatenate([each.lengths for each in drafts]),
+            accepted=np.concatenate([each.accepted for each in drafts]),
+        ),
+        domains=np.concatenate([part.domains for part in found]),
+        chances={
+            name: np.concatenate([part.chances[name] for part in found])
+            for name in (RAW, FITTED, LIVE)
+        },
+    )
 
 
 def judge(data: HeldOut) -> list[Judged]:
@@ -109,7 +147,7 @@ def calibration_lines(judged: Sequence[Judged]) -> list[str]:
         own = [each for each in judged if each.domain == domain]
         head = ["position", "drafts", "survival"]
         for name in (RAW, FITTED, LIVE):
-            head += [f"{name}: ECE", "by chance", "Brier", "AUC"]
+            head += [f"{name}: ECE", "by chance", "RMS", "Brier", "AUC"]
         head += [f"{name}: conditional ECE" for name in (RAW, FITTED, LIVE)]
         body = [
             _row(position, [each for each in own if each.position == position])
@@ -125,7 +163,7 @@ def _row(position: int, judged: Sequence[Judged]) -> list[str]:
     cells = [str(position + 1), str(first.num), _percent(first.observed)]
     for name in (RAW, FITTED, LIVE):
         scores = by_name[name].cumulative
-        cells += [_percent(scores.ece), _percent(scores.ece_floor)]
+        cells += [_percent(scores.ece), _percent(scores.ece_floor), _percent(scores.rms)]
         cells += [_number(scores.brier), _number(scores.auc)]
     return cells + [_percent(by_name[name].conditional.ece) for name in (RAW, FITTED, LIVE)]
 

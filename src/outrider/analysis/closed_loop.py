@@ -65,6 +65,7 @@ class Completed:
 
 OnDone = Callable[[Completed], None]
 OnDelta = Callable[[Delta], None]
+OnRounds = Callable[[Sequence[Round]], None]
 
 
 def encode_prompt(llm: LLM, text: str, *, raw: bool) -> tuple[int, ...]:
@@ -97,10 +98,12 @@ def run_jobs(
     concurrency: int = 1,
     on_done: OnDone = lambda _: None,
     on_delta: OnDelta = lambda _: None,
+    on_rounds: OnRounds = lambda _: None,
 ) -> list[Completed]:
     """Run all jobs, `concurrency` at a time: the next one enters when one has finished.
 
-    The results are in the order of the jobs. The engine must have nothing else to do.
+    The results are in the order of the jobs. `on_rounds` hears the rounds of every step. The engine
+    must have nothing else to do.
 
     Raises:
         ConfigError: The engine is serving other requests.
@@ -121,6 +124,7 @@ def run_jobs(
                 running[RequestId(f"job-{number}")] = (number, _add(llm, job, number))
             report = llm.engine.step()
             now = time.perf_counter()
+            on_rounds(report.rounds)
             for each in report.rounds:
                 running[each.request_id][1].rounds.append(each)
             for delta in report.deltas:

@@ -19,7 +19,8 @@ class Reliability:
     """Scores of predictions of one event. NaN where they say nothing: no data, or one outcome.
 
     `ece_floor` is the calibration error to expect of predictions that are exactly right, by chance
-    alone: an error near it says that there are too few events to see one.
+    alone: an error near it says that there are too few events to see one. `rms` is the root mean
+    square error over bins of equal size, less what chance adds to it: 0 where that explains all.
     """
 
     num: int
@@ -27,6 +28,7 @@ class Reliability:
     observed: float
     ece: float
     ece_floor: float
+    rms: float
     brier: float
     auc: float
 
@@ -35,13 +37,14 @@ def reliability(predicted: Floats, happened: Floats) -> Reliability:
     """Score predictions; `happened` is 0 or 1 for each."""
     if not len(predicted):
         nan = float("nan")
-        return Reliability(0, nan, nan, nan, nan, nan, nan)
+        return Reliability(0, nan, nan, nan, nan, nan, nan, nan)
     return Reliability(
         num=len(predicted),
         predicted=float(predicted.mean()),
         observed=float(happened.mean()),
         ece=expected_calibration_error(predicted, happened),
         ece_floor=calibration_error_by_chance(predicted),
+        rms=debiased_error(predicted, happened),
         brier=float(((predicted - happened) ** 2).mean()),
         auc=area_under_roc(predicted, happened),
     )
@@ -62,6 +65,23 @@ def calibration_error_by_chance(predicted: Floats) -> float:
         math.sqrt(2 / math.pi * float((p * (1 - p)).sum())) for p, _ in _bins(predicted, predicted)
     )
     return sum(sizes) / len(predicted)
+
+
+def debiased_error(predicted: Floats, happened: Floats) -> float:
+    """Root mean square calibration error without the part that chance adds.
+
+    The debiased estimator of Kumar, Liang and Ma (2019) over `NUM_BINS` bins of equal size; bins of
+    one event say nothing.
+    """
+    order = np.argsort(predicted, kind="stable")
+    excess = 0.0
+    for chosen in np.array_split(order, NUM_BINS):
+        if len(chosen) > 1:
+            observed = float(happened[chosen].mean())
+            gap = float(predicted[chosen].mean()) - observed
+            by_chance = observed * (1 - observed) / (len(chosen) - 1)
+            excess += len(chosen) * (gap * gap - by_chance)
+    return math.sqrt(max(0.0, excess / len(predicted)))
 
 
 def reliability_points(predicted: Floats, happened: Floats) -> list[tuple[float, float, int]]:

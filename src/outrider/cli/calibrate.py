@@ -3,7 +3,7 @@
 import argparse
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.cli.console import Console
 from outrider.cli.inputs import add_prompt_set_options
@@ -16,9 +16,12 @@ from outrider.cli.options import (
     speculative_config,
 )
 from outrider.cli.parsing import integer, number
-from outrider.core.calibration import METHODS
+from outrider.core.calibration import METHODS, Calibration
 from outrider.core.paths import expanded
 from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.engine.llm import LLM
 
 
 def add(commands: Any) -> None:
@@ -26,8 +29,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "calibrate",
         help="fit a drafter's confidence to what is accepted",
-        description="Verify whole drafts on the prompts, fit curves on every other prompt and "
-        "judge them on the rest, by domain and position.",
+        description="Verify whole drafts on the prompts, fit, and judge each half of the prompts "
+        "by what the other half fits, by domain and position.",
     )
     add_prompt_set_options(parser)
     parser.add_argument(
@@ -35,11 +38,22 @@ def add(commands: Any) -> None:
         choices=METHODS,
         default=METHODS[0],
         metavar="METHOD",
-        help=f"{', '.join(METHODS)}: temperatures for the product, or curves per position",
+        help=f"{', '.join(METHODS)}: by all evidence (default), temperatures for the product, or "
+        "curves per position",
+    )
+    parser.add_argument(
+        "--no-fit", action="store_true", help="judge the calibration in use, and fit nothing"
     )
     parser.add_argument("--out", metavar="FILE", help="write the calibration, for --calibration")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw observed against predicted")
-    parser.add_argument("--temperature", type=number, default=0.0, metavar="T", help="0 is greedy")
+    parser.add_argument(
+        "--temperature",
+        nargs="+",
+        type=number,
+        default=[0.0],
+        metavar="T",
+        help="0 is greedy; 0 and one other fit both",
+    )
     parser.add_argument(
         "--concurrency", type=integer(1), default=16, metavar="C", help="requests at a time"
     )
@@ -72,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     require_drafter(speculative)
     setting = CalibrateSetting(
         method=args.method,
-        temperature=args.temperature,
+        temperatures=tuple(args.temperature),
         concurrency=args.concurrency,
         max_tokens=args.max_tokens,
         seed=args.seed,
@@ -88,14 +102,18 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     llm = load(args, console, options, speculative)
+    given = _in_use(llm) if args.no_fit else None
     with console.working(f"drafting for {len(rows)} prompts"):
-        found = calibrate(llm, rows, setting)
-    for line in calibration_lines(found.judged):
-        console.print(line)
+        found = calibrate(llm, rows, setting, given)
+    for kind, judged in found.judged.items():
+        if len(found.judged) > 1:
+            console.print(f"{kind} requests")
+        for line in calibration_lines(judged):
+            console.print(line)
     if args.out is not None:
         _write(args.out, found.calibration.to_json())
     if args.plot is not None:
-        _write(args.plot, reliability_plot(found.data))
+        _write(args.plot, reliability_plot(next(iter(found.data.values()))))
     if args.json:
         console.print_json(
             {
@@ -104,11 +122,21 @@ def run(args: argparse.Namespace) -> int:
                 "verify_rule": args.verify_rule,
                 "setting": asdict(setting),
                 "calibration": asdict(found.calibration),
-                "scores": calibration_record(found.judged),
+                "scores": {kind: calibration_record(own) for kind, own in found.judged.items()},
                 "environment": environment(["outrider", *sys.argv[1:]]),
             }
         )
     return 0
+
+
+def _in_use(llm: "LLM") -> Calibration:
+    found = llm.calibration
+    if found is None:
+        raise ConfigError(
+            "no calibration is in use, so there is none to judge; name one with --calibration, or "
+            "leave --no-fit out"
+        )
+    return found
 
 
 def _write(path: str, text: str) -> None:

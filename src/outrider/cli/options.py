@@ -127,7 +127,9 @@ def add_speculation_options(
         help="throughput: step costs from `outrider profile` (default: measured once, then kept)",
     )
     group.add_argument(
-        "--calibration", metavar="FILE", help="confidences corrected by `outrider calibrate`"
+        "--calibration",
+        metavar="FILE",
+        help="confidences corrected by `outrider calibrate` (default: as shipped with the drafter)",
     )
 
 

@@ -1,21 +1,22 @@
 """Calibration: from a drafter's raw confidence to the chance that a token is really accepted.
 
-One curve per source of draft tokens and draft position, fitted by `outrider calibrate` from rounds
-in which whole drafts were verified, for one verify rule and temperature.
+Fitted by `outrider calibrate` from rounds in which whole drafts were verified, for greedy requests
+and for those judged by a verify rule apart. Either there is a curve per source of draft tokens and
+draft position, or, for each source, the effects of what else is known of a token (`core.evidence`).
 """
 
 import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, Self, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from outrider.errors import ConfigError, unknown_name
 
-VERSION: Final = 1
+VERSION: Final = 2
 FORMAT: Final = "outrider calibration"
-Method = Literal["sequential", "logistic", "isotonic"]
+Method = Literal["logistic", "sequential", "isotonic"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 
 # Log-odds of a confidence of 0 or 1 would be infinite.
@@ -61,31 +62,58 @@ class Curve:
 IDENTITY: Final = Curve()
 
 
+class Effect(NamedTuple):
+    """What a piece of evidence adds to a logistic curve.
+
+    The chance of a token is sigmoid(slope · log_odds(c) + shift + growth · position), each summed
+    over the evidence there is.
+    """
+
+    slope: float
+    shift: float
+    growth: float
+
+
+NO_EFFECT: Final = Effect(0.0, 0.0, 0.0)
+UNTOUCHED: Final = Effect(1.0, 0.0, 0.0)
+"""Leaves a confidence as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFit:
+    """How the tokens of one source are calibrated: `curves` by position, or `effects` by evidence.
+
+    `by_share` are effects per share of the request's recent text that a source gave.
+    """
+
+    curves: tuple[Curve, ...] = ()
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    by_share: Mapping[str, Effect] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The curves of every source by draft position, and what they were fitted for."""
+    """What was fitted for a target and a drafter: by kind of request, then by source.
+
+    The kind is `greedy` or a verify rule; `temperatures` says what each was fitted at.
+    """
 
     model: str
     drafter: str
-    verify_rule: str
-    temperature: float
+    num_positions: int
     method: Method
-    curves: Mapping[str, tuple[Curve, ...]]
+    temperatures: Mapping[str, float]
+    kinds: Mapping[str, Mapping[str, SourceFit]]
 
-    @property
-    def num_positions(self) -> int:
-        """Draft positions that every source has a curve for."""
-        return min(map(len, self.curves.values()), default=0)
-
-    def curve(self, source: str, position: int) -> Curve:
-        """Give a curve; a source that was never seen keeps its confidence."""
-        own = self.curves.get(source, ())
-        return own[position] if position < len(own) else IDENTITY
+    def curve(self, kind: str, source: str, position: int) -> Curve:
+        """Give a curve; what was never seen keeps its confidence."""
+        own = self.kinds.get(kind, {}).get(source)
+        return own.curves[position] if own is not None and position < len(own.curves) else IDENTITY
 
     def to_json(self) -> str:
         """Write the calibration; `from_json` reads it."""
         record = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return json.dumps(record, indent=1) + "\n"
+        return json.dumps(record) + "\n"
 
     @classmethod
     def from_json(cls, text: str, source: str) -> Self:
@@ -106,10 +134,13 @@ class Calibration:
             return cls(
                 model=str(record["model"]),
                 drafter=str(record["drafter"]),
-                verify_rule=str(record["verify_rule"]),
-                temperature=float(record["temperature"]),
+                num_positions=int(record["num_positions"]),
                 method=record["method"],
-                curves={name: tuple(map(_curve, own)) for name, own in record["curves"].items()},
+                temperatures={kind: float(t) for kind, t in record["temperatures"].items()},
+                kinds={
+                    kind: {name: _source_fit(own) for name, own in sources.items()}
+                    for kind, sources in record["kinds"].items()
+                },
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, ConfigError):
@@ -121,6 +152,21 @@ class Calibration:
 
 
 _MAKE = "`outrider calibrate`"
+
+
+def _source_fit(record: Mapping[str, Any]) -> SourceFit:
+    return SourceFit(
+        curves=tuple(map(_curve, record["curves"])),
+        effects={name: _effect(own) for name, own in record["effects"].items()},
+        by_share={name: _effect(own) for name, own in record["by_share"].items()},
+    )
+
+
+def _effect(record: Sequence[Any]) -> Effect:
+    slope, shift, growth = map(float, record)
+    if not all(map(math.isfinite, (slope, shift, growth))):
+        raise ValueError(f"{record} is no effect")
+    return Effect(slope, shift, growth)
 
 
 def _curve(record: Mapping[str, Any]) -> Curve:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.core.ids import RequestId
+from outrider.core.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +13,8 @@ class Round:
     `num_output` are the output tokens before the round: 0 marks the round that ends the prompt.
     `confidence` and `sources` have one entry per verified token, or are None where the drafter
     gives none; a source is the name of the drafter the token came from. `survival` are the chances
-    that the length policy planned with.
+    that the length policy planned with. `reading` is what the text was made of, None where nobody
+    read it.
     """
 
     request_id: RequestId
@@ -24,3 +26,4 @@ class Round:
     confidence: tuple[float, ...] | None = None
     sources: tuple[str, ...] | None = None
     survival: tuple[float, ...] | None = None
+    reading: Reading | None = None

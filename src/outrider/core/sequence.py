@@ -9,6 +9,7 @@ from outrider.core.acceptance import Acceptance
 from outrider.core.ids import RequestId
 from outrider.core.matcher import TokenMatcher
 from outrider.core.outcome import Finish, Origin, TokenLogprobs
+from outrider.core.reading import Texture
 from outrider.core.request import Request, SamplingParams
 
 
@@ -39,6 +40,8 @@ class Sequence:
     """Per delivered token the drafter it came from; None for the target's own."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)
+    texture: Texture = field(default_factory=Texture)
+    """Of the tokens that were read for it so far."""
     finish: Finish | None = None
     matcher: TokenMatcher | None = None
     """Knows what may come next where the output must follow a grammar."""
@@ -82,6 +85,7 @@ class Sequence:
         for per_token in (self.origins, self.sources, self.logprobs):
             del per_token[self.num_reported :]
         del self.tokens[self.num_prompt + self.num_reported :]
+        self.texture = Texture()
 
     @property
     def num_remaining(self) -> int:

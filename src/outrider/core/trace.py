@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from outrider.core.ids import RequestId
+from outrider.core.reading import Reading
 from outrider.core.rounds import Round
 from outrider.errors import ConfigError
 
@@ -111,6 +112,9 @@ def _round(record: dict[str, Any]) -> Round:
     for name in ("confidence", "survival", "sources"):
         if record.get(name) is not None:
             record[name] = tuple(record[name])
+    if record.get("reading") is not None:
+        own = record["reading"]
+        record["reading"] = Reading(own["texture"], tuple(own["kinds"]))
     record["request_id"] = RequestId(record["request_id"])
     return Round(**record)
 

@@ -6,7 +6,8 @@ A shipped drafter is a folder with a `manifest.json`:
      "speculative_config": {"method": "combined", "model": "."}}
 
 `target_hash` is that of `models.fingerprint` and decides; `target` is for people. The config is
-what method `auto` stands for; its model and its n-gram table are paths inside the folder. Folders
+what method `auto` stands for; its model and its n-gram table are paths inside the folder. Beside
+them there may be a `calibration.json`, made by `outrider calibrate` for this drafter. Folders
 of this form are also looked for in `drafts/` of the cache directory, before those of the package.
 """
 
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 AUTO: Final = "auto"
 FALLBACK: Final = "suffix"
 MANIFEST: Final = "manifest.json"
+CALIBRATION: Final = "calibration.json"
 VERSION: Final = 1
 ASSETS: Final = Path(__file__).resolve().parent.parent / "assets" / "drafts"
 
@@ -45,6 +47,21 @@ class Shipped:
 def folders() -> tuple[Path, ...]:
     """Where shipped drafters are looked for, first come first served."""
     return (hub.cache_dir() / "drafts", ASSETS)
+
+
+def folder_of(config: SpeculativeConfig) -> Path | None:
+    """Give the shipped folder that the files of a config are from; None where they are a user's."""
+    for name in (config.model, config.ngram_table):
+        if name is not None and (Path(name).parent / MANIFEST).is_file():
+            return Path(name).parent
+    return None
+
+
+def calibration_of(config: SpeculativeConfig) -> Path | None:
+    """Give the calibration that is shipped with the drafter of a config, if there is one."""
+    folder = folder_of(config)
+    path = None if folder is None else folder / CALIBRATION
+    return path if path is not None and path.is_file() else None
 
 
 def read_manifest(folder: Path) -> Shipped:

@@ -42,7 +42,8 @@ class EngineConfig:
     cost_table: str | None = None
     """throughput: file written by `outrider profile`; None measures at the first start."""
     calibration: str | None = None
-    """threshold, throughput: file written by `outrider calibrate`."""
+    """threshold, throughput: file written by `outrider calibrate`; None takes the one shipped with
+    the drafter, if there is one."""
     trace: str | None = None
     """File that gets a line of JSON per step."""
     backend: BackendName = "auto"

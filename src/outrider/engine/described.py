@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 from outrider.core.outcome import RowOutcome
+from outrider.core.reading import Reading
 from outrider.core.request import VerifyRule
 from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence
+from outrider.engine.reader import TextReader
 from outrider.schedule.confidence import Said
 from outrider.schedule.lengths import BatchShape
 from outrider.schedule.planner import DraftedRow, DraftedStep
@@ -14,14 +16,25 @@ from outrider.tensor.window import Proposal, RowProposal
 
 
 def described(
-    batch: Batch, proposal: Proposal, rule: VerifyRule, draft_seconds: float
+    batch: Batch,
+    proposal: Proposal,
+    rule: VerifyRule,
+    draft_seconds: float,
+    reader: TextReader | None,
 ) -> DraftedStep:
     """Describe a step between its drafts and its forward; `rule` is the engine's verify rule."""
     pairs = list(zip(batch, proposal.rows, strict=True))
     rows = tuple(
         DraftedRow(
             row.sequence.id,
-            Said(len(draft.tokens), draft.confidence, _kind(row, rule), draft.sources),
+            Said(
+                len(draft.tokens),
+                draft.confidence,
+                _kind(row, rule),
+                draft.sources,
+                _reading(row, draft, reader),
+                row.sequence.num_output,
+            ),
             was_asked=row.max_draft_len > 0,
         )
         for row, draft in pairs
@@ -52,13 +65,23 @@ def _kind(row: BatchRow, rule: VerifyRule) -> str:
     return "greedy" if params.is_greedy else params.verify_rule or rule
 
 
+def _reading(row: BatchRow, draft: RowProposal, reader: TextReader | None) -> Reading | None:
+    if reader is None or not draft.tokens:
+        return None
+    return reader.read(row.sequence, draft.tokens)
+
+
 def _is_strict(row: BatchRow, draft: RowProposal, rule: VerifyRule) -> bool:
     """A draft that was not drawn is a function of the text, so looking at it tells nothing new."""
     return draft.probs is not None and _kind(row, rule) == "rejection"
 
 
 def round_of(
-    sequence: Sequence, draft: RowProposal, survival: list[float], done: RowOutcome
+    sequence: Sequence,
+    draft: RowProposal,
+    said: Said,
+    survival: list[float],
+    done: RowOutcome,
 ) -> Round:
     """Record what became of a request's draft."""
     return Round(
@@ -71,4 +94,5 @@ def round_of(
         confidence=draft.confidence,
         sources=draft.sources,
         survival=tuple(survival[: done.verified]),
+        reading=said.reading and said.reading.of_first(done.verified),
     )

@@ -21,6 +21,7 @@ from outrider.engine.described import bare_shape, described, round_of
 from outrider.engine.detokenize import TextDecoder, TextStream
 from outrider.engine.features import FeatureRecorder
 from outrider.engine.grammar import GrammarCompiler
+from outrider.engine.reader import TextReader
 from outrider.engine.report import Delta, StepReport
 from outrider.engine.watch import Watch
 from outrider.errors import CapacityError, ConfigError, RequestRejected
@@ -55,6 +56,7 @@ class EngineParts:
     limits: Limits
     rules: StopRules
     decoder: TextDecoder | None = None
+    reader: TextReader | None = None
     grammars: GrammarCompiler | None = None
     recorder: FeatureRecorder | None = None
     is_checked: bool = False
@@ -258,9 +260,8 @@ class Engine:
         watch.lap()
         drafted = self._propose(batch)
         proposal = prune(batch, drafted)
-        plan = self._planner.plan(
-            described(batch, proposal, self._parts.verifier.rule, watch.lap())
-        )
+        rule, reader = self._parts.verifier.rule, self._parts.reader
+        plan = self._planner.plan(described(batch, proposal, rule, watch.lap(), reader))
         window = VerifyWindow.build(
             batch, proposal, plan.lengths, [len(row.tokens) for row in drafted.rows]
         )
@@ -282,8 +283,7 @@ class Engine:
 
     def _num_requests(self) -> int:
         """Requests that this step may serve."""
-        waiting = self._admission.num_running + self._admission.num_waiting
-        return min(waiting, self._parts.limits.max_num_seqs)
+        return min(self.num_running + self.num_waiting, self._parts.limits.max_num_seqs)
 
     def matcher_of(self, params: SamplingParams) -> TokenMatcher | None:
         """Make what holds an output to its form; None for no form.
@@ -317,12 +317,12 @@ class Engine:
     ) -> StepReport:
         deltas, rounds = [], []
         step = Acceptance()
-        for row, draft, survival, done in zip(
-            window.batch, window.drafts, plan.survival, outcome.rows, strict=True
+        for row, draft, planned, survival, done in zip(
+            window.batch, window.drafts, plan.step.rows, plan.survival, outcome.rows, strict=True
         ):
             sequence = row.sequence
             if done.committed:
-                rounds.append(round_of(sequence, draft, survival, done))
+                rounds.append(round_of(sequence, draft, planned.said, survival, done))
                 step.record(
                     drafted=done.drafted,
                     verified=done.verified,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from outrider.core.calibration import Calibration
 from outrider.core.ids import BlockId, RequestId
 from outrider.core.outcome import FinishReason
 from outrider.core.request import Request, SamplingParams
@@ -12,6 +13,7 @@ from outrider.drafters.base import Drafter
 from outrider.drafters.block.checkpoint import BlockCheckpoint
 from outrider.drafters.block.runner import BlockRunner
 from outrider.drafters.config import SpeculativeConfig
+from outrider.drafters.shipped import calibration_of
 from outrider.engine.backend import LoadedModel, ScoringTarget
 from outrider.engine.config import EngineConfig
 from outrider.engine.continuation import Running, chunk_of, continuation_seed
@@ -20,6 +22,7 @@ from outrider.engine.output import RequestOutput, StreamChunk
 from outrider.engine.prompt import Prompt, as_list
 from outrider.engine.report import Delta
 from outrider.engine.resolve import EnginePlan, build, resolve
+from outrider.engine.scheduling import CalibratedFor, calibration_in_use
 from outrider.engine.surroundings import drafter_name, model_name
 from outrider.errors import ConfigError, RequestFailed, RequestRejected, unknown_name
 from outrider.models.spec import ModelSpec
@@ -119,6 +122,19 @@ class LLM:
             return None
         drafter = drafter_name(self.config.speculative, self.engine.max_draft_len)
         return model_name(self._plan.checkpoint), drafter
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration that is named or shipped for the drafter, also where no policy uses it.
+
+        Raises:
+            ConfigError: The one that is named cannot be used.
+        """
+        names, speculative = self.scheduling_names, self.config.speculative
+        if names is None or speculative is None:
+            return None
+        around = CalibratedFor(*names, self.engine.max_draft_len, calibration_of(speculative))
+        return calibration_in_use(self.config, around)
 
     def new_target(self, num_tokens: int) -> ScoringTarget:
         """Make a bare target over the same loaded weights, with KV blocks for `num_tokens`."""

@@ -22,6 +22,7 @@ from outrider.engine.engine import Engine, EngineParts
 from outrider.engine.features import FeatureRecorder
 from outrider.engine.grammar import GrammarCompiler
 from outrider.engine.machine import available_cores
+from outrider.engine.reader import TextReader
 from outrider.engine.scheduling import Scheduling, Surroundings, scheduling
 from outrider.engine.surroundings import surroundings
 from outrider.engine.trace_file import TraceWriter
@@ -127,6 +128,7 @@ def build(plan: EnginePlan, model: LoadedModel, drafter: Drafter | None = None) 
             limits=Limits(config.max_num_seqs, config.max_num_batched_tokens, plan.max_context_len),
             rules=StopRules(spec.stop_token_ids, plan.max_context_len),
             decoder=plan.checkpoint.tokenizer,
+            reader=TextReader(plan.checkpoint.tokenizer),
             grammars=plan.grammars,
             recorder=FeatureRecorder(config.feature_taps) if config.feature_taps else None,
             is_checked=config.is_checked,

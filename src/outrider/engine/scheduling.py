@@ -37,6 +37,16 @@ class Scheduling:
     estimator: Estimator | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CalibratedFor:
+    """What a calibration must fit, and the one that came with the drafter."""
+
+    model: str
+    drafter: str
+    max_draft_len: int
+    shipped: Path | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What the scheduling of one engine must fit; `measure` makes tables when one is needed."""
@@ -49,6 +59,15 @@ class Surroundings:
     """Folder of tables that were measured before."""
     measure: Callable[[], StepCostTable]
     measure_drafting: Callable[[], tuple[BatchTimings, BatchTimings]]
+    calibration: Path | None = None
+    """File shipped with the drafter."""
+
+    @property
+    def calibrated_for(self) -> CalibratedFor:
+        """What a calibration must fit."""
+        return CalibratedFor(
+            self.measured_on.model, self.drafter, self.max_draft_len, self.calibration
+        )
 
 
 def scheduling(config: EngineConfig, around: Surroundings | None) -> Scheduling:
@@ -60,7 +79,7 @@ def scheduling(config: EngineConfig, around: Surroundings | None) -> Scheduling:
     policy = config.length_policy
     if around is None or policy in ("off", "fixed"):
         return Scheduling(Off() if policy == "off" else Fixed(NO_BOUND))
-    estimator = Estimator(_calibration(config, around))
+    estimator = Estimator(calibration_in_use(config, around.calibrated_for))
     if policy == "threshold":
         return Scheduling(Threshold(config.length_threshold), estimator=estimator)
     table = _table(config, around)
@@ -158,25 +177,51 @@ def _difference(table: StepCostTable, around: Surroundings) -> str:
     )
 
 
-def _calibration(config: EngineConfig, around: Surroundings) -> Calibration | None:
-    if config.calibration is None:
+def calibration_in_use(config: EngineConfig, around: CalibratedFor) -> Calibration | None:
+    """Give the calibration that the user named, else the one found beside the drafter.
+
+    Raises:
+        ConfigError: The one that the user named cannot be used.
+    """
+    if config.calibration is not None:
+        return _fitting(config.calibration, around)
+    if around.shipped is None:
         return None
-    found = Calibration.from_json(read_text(config.calibration), config.calibration)
-    if (found.model, found.drafter) != (around.measured_on.model, around.drafter):
+    try:
+        return _fitting(str(around.shipped), around)
+    except ConfigError as error:
+        logger.warning("%s; confidences are taken as the drafter gives them", error)
+        return None
+
+
+def _fitting(path: str, around: CalibratedFor) -> Calibration | None:
+    """Read a calibration; None, with a warning, where drafts are longer than it knows."""
+    found = Calibration.from_json(read_text(path), path)
+    if (_hash(found.model), _kin(found.drafter)) != (_hash(around.model), _kin(around.drafter)):
         raise ConfigError(
-            f"{config.calibration} is for {found.drafter} on {found.model}, not for "
-            f"{around.drafter} on {around.measured_on.model}; make one with `outrider calibrate`"
+            f"{path} is for {found.drafter} on {found.model}, not for {around.drafter} on "
+            f"{around.model}; make one with `outrider calibrate`"
         )
     if found.num_positions < around.max_draft_len:
         logger.warning(
             "%s has %d positions, but drafts have up to %d tokens; confidences are taken as the "
             "drafter gives them and corrected as tokens are verified",
-            config.calibration,
+            path,
             found.num_positions,
             around.max_draft_len,
         )
         return None
     return found
+
+
+def _hash(model: str) -> str:
+    """The part of a model's name that does not depend on what its file is called."""
+    return model.rsplit(" ", 1)[-1]
+
+
+def _kin(drafter: str) -> str:
+    """The part of a drafter's name that does not depend on the length of its drafts."""
+    return drafter.rsplit(", up to ", 1)[0]
 
 
 def read_text(path: str) -> str:

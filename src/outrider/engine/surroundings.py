@@ -7,6 +7,7 @@ from typing import Final
 from outrider.core.step_cost import MeasuredOn
 from outrider.drafters.base import Drafter
 from outrider.drafters.config import SpeculativeConfig
+from outrider.drafters.shipped import calibration_of, folder_of
 from outrider.engine.backend import Backend, LoadedModel
 from outrider.engine.config import EngineConfig
 from outrider.engine.machine import available_cores, machine_name
@@ -37,11 +38,15 @@ def model_name(checkpoint: Checkpoint) -> str:
 
 
 def drafter_name(speculative: SpeculativeConfig | None, max_draft_len: int) -> str:
-    """Tell drafters apart whose drafts cost or hold differently; None is a caller's own."""
+    """Tell drafters apart whose drafts cost or hold differently; None is a caller's own.
+
+    A shipped one has the name of its folder, which is the same on every machine.
+    """
     if speculative is None:
         return f"own, up to {max_draft_len}"
-    model = f" {speculative.model}" if speculative.model else ""
-    return f"{speculative.method}{model}, up to {max_draft_len}"
+    folder = folder_of(speculative)
+    own = speculative.model if folder is None else folder.name
+    return f"{speculative.method}{f' {own}' if own else ''}, up to {max_draft_len}"
 
 
 def surroundings(
@@ -66,6 +71,7 @@ def surroundings(
         measured_on=setting.measured_on,
         drafter=name,
         max_draft_len=drafter.max_draft_len,
+        calibration=None if config.speculative is None else calibration_of(config.speculative),
         rows=setting.rows,
         profiles=cache_dir() / PROFILES,
         measure=partial(measure, model, drafter, name, setting, clock),

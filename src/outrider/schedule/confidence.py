@@ -8,15 +8,23 @@ the drafter says of it.
 
 Only tokens whose predecessors were all accepted are counted: the estimate is conditional, and so
 it does not matter how far a length policy lets drafts be verified.
+
+Where a calibration knows the effects of other evidence, `schedule.fitted` takes the place of all
+this, for the kinds of requests that it was fitted for.
 """
 
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from outrider.core.calibration import Calibration, log_odds
+from outrider.core.ids import RequestId
+from outrider.core.reading import Reading
+from outrider.schedule.fitted import Fitted
 
 logger = logging.getLogger(__name__)
 
@@ -101,28 +109,43 @@ class Said:
     """What a drafter says of the draft of one row.
 
     `kind` tells apart what cannot share counts: greedy, matching, rejection. `sources` names the
-    source of each token where a drafter has several.
+    source of each token where a drafter has several. `reading` is of the text around the draft, and
+    `num_output` the number of output tokens before it.
     """
 
     num_drafted: int
     confidence: Sequence[float] | None
     kind: str = "greedy"
     sources: Sequence[str] | None = None
+    reading: Reading | None = None
+    num_output: int = 0
+
+
+ANYBODY: Final = RequestId("")
 
 
 class Estimator:
     """Estimates survival and learns from verdicts."""
 
-    def __init__(self, calibration: Calibration | None = None) -> None:
-        """Start from `calibration`, else from what the drafter says."""
+    def __init__(self, calibration: Calibration | None = None, *, learns: bool = True) -> None:
+        """Start from `calibration`, else from what the drafter says; correct it if it `learns`."""
+        self._learns = learns
         self._calibration = calibration
         self._sources: dict[tuple[str, str], _Source] = {}
+        self._fitted: dict[str, Fitted] = {}
+        if calibration is not None:
+            for kind, sources in calibration.kinds.items():
+                if any(own.effects for own in sources.values()):
+                    self._fitted[kind] = Fitted(sources, learns=learns)
         self._has_warned = False
 
-    def survival(self, said: Said) -> list[float]:
+    def survival(self, said: Said, request_id: RequestId = ANYBODY) -> list[float]:
         """Give the survival of every token of a draft: non-increasing, within [0, 1]."""
         if not said.num_drafted:
             return []
+        chances = self._fitted_chances(said, request_id)
+        if chances is not None:
+            return list(accumulate(chances, mul))
         sources = said.sources
         source = self._source(said.kind, "" if sources is None else sources[0])
         running, survival = 1.0, []
@@ -135,14 +158,38 @@ class Estimator:
             survival.append(running)
         return survival
 
-    def learn(self, said: Said, verified: int, accepted: int) -> None:
+    def learn(
+        self, said: Said, verified: int, accepted: int, request_id: RequestId = ANYBODY
+    ) -> None:
         """Count the tokens of a draft whose predecessors were all accepted."""
+        fitted, own = self._fitted.get(said.kind), said.confidence
+        if fitted is not None and own is not None and _are_chances(own, said.num_drafted):
+            judged = min(verified, accepted + 1)
+            reading = said.reading and said.reading.of_first(judged)
+            sources = _sources(said)[:judged]
+            fitted.learn(request_id, own[:judged], sources, reading, said.num_output, accepted)
+            return
+        if not self._learns:
+            return
         levels = self._levels(said)
         for position in range(min(verified, accepted + 1)):
             source = "" if said.sources is None else said.sources[position]
             self._source(said.kind, source).learn(
                 min(position, LAST_POSITION), levels[position], accepted=position < accepted
             )
+
+    def forget(self, request_id: RequestId) -> None:
+        """Drop what is known of a request; harmless when there is nothing."""
+        for fitted in self._fitted.values():
+            fitted.forget(request_id)
+
+    def _fitted_chances(self, said: Said, request_id: RequestId) -> list[float] | None:
+        """Give the chances by what was fitted; None where that is nothing or says nothing."""
+        fitted = self._fitted.get(said.kind)
+        own = said.confidence
+        if fitted is None or own is None or not _are_chances(own, said.num_drafted):
+            return None
+        return fitted.chances(request_id, own, _sources(said), said.reading, said.num_output)
 
     def _levels(self, said: Said) -> list[int]:
         if said.confidence is None or not said.num_drafted:
@@ -170,17 +217,28 @@ class Estimator:
     def _source(self, kind: str, name: str) -> _Source:
         source = self._sources.get((kind, name))
         if source is None:
-            source = self._sources[kind, name] = _Source(self._priors(name))
+            source = self._sources[kind, name] = _Source(self._priors(kind, name))
         return source
 
-    def _priors(self, name: str) -> list[list[float]]:
+    def _priors(self, kind: str, name: str) -> list[list[float]]:
         raw = [level / LEVELS for level in range(LEVELS + 1)]
         if self._calibration is None:
             return [raw] * (LAST_POSITION + 1)
         return [
-            list(map(self._calibration.curve(name, position), raw))
+            list(map(self._calibration.curve(kind, name, position), raw))
             for position in range(LAST_POSITION + 1)
         ]
+
+
+def _sources(said: Said) -> Sequence[str]:
+    return said.sources or ("",) * said.num_drafted
+
+
+def _are_chances(confidence: Sequence[float], num_drafted: int) -> bool:
+    """Whether there is a number within [0, 1] for every token; a sum with a NaN is one."""
+    if len(confidence) != num_drafted or math.isnan(sum(confidence)):
+        return False
+    return min(confidence) >= 0 and max(confidence) <= 1
 
 
 class Drift:

@@ -96,7 +96,7 @@ class Planner:
     def plan(self, step: DraftedStep) -> Plan:
         """Choose the verify lengths of a step."""
         shape = step.shape
-        survival = [self._survival(row.said) for row in step.rows]
+        survival = [self._survival(row) for row in step.rows]
         if not any(survival):
             lengths = [0] * len(survival)
         elif self._cost is not None and self._falls_back():
@@ -125,16 +125,19 @@ class Planner:
             self.drift.add(survival, verified, count)
             self._rates.add(verified, count)
             if self._estimator is not None:
-                self._estimator.learn(row.said, verified, count)
+                self._estimator.learn(row.said, verified, count, row.request_id)
 
     def forget(self, request_id: RequestId) -> None:
         """Drop a request; harmless when it is not there."""
         if self._rationing is not None:
             self._rationing.forget(request_id)
-
-    def _survival(self, said: Said) -> list[float]:
         if self._estimator is not None:
-            return self._estimator.survival(said)
+            self._estimator.forget(request_id)
+
+    def _survival(self, row: DraftedRow) -> list[float]:
+        said = row.said
+        if self._estimator is not None:
+            return self._estimator.survival(said, row.request_id)
         return list(accumulate(said.confidence or [1.0] * said.num_drafted, mul))
 
     def _ration(self, rationing: Rationing, plan: Plan) -> None:

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 
+from outrider.core.calibration import Calibration
 from outrider.drafters.config import SpeculativeConfig
 from outrider.drafters.shipped import (
     ASSETS,
+    calibration_of,
     find_shipped,
+    folder_of,
     folders,
     read_manifest,
     shipped_drafters,
     without_auto,
 )
 from outrider.engine.llm import LLM
+from outrider.engine.surroundings import drafter_name
 from outrider.errors import ConfigError, CorruptCheckpoint
 from outrider.models.checkpoint import Checkpoint, open_checkpoint
 from outrider.models.fingerprint import target_hash
@@ -77,6 +81,41 @@ def test_a_model_is_a_path_inside_the_folder(cache: Path, targets: list[Checkpoi
     options = {"method": "dspark", "model": "network"}
     folder = ship(cache, targets[0], speculative_config=options)
     assert read_manifest(folder).config.model == str(folder / "network")
+
+
+def test_a_calibration_lies_beside_the_drafter(
+    cache: Path, targets: list[Checkpoint], tmp_path: Path
+) -> None:
+    """Catches one that is not found, or that is taken for a drafter of the user's own."""
+    options = {"method": "dspark", "model": "network"}
+    folder = ship(cache, targets[0], speculative_config=options)
+    config = read_manifest(folder).config
+    assert folder_of(config) == folder
+    assert calibration_of(config) is None
+    (folder / "calibration.json").write_text("{}")
+    assert calibration_of(config) == folder / "calibration.json"
+    assert drafter_name(config, 7) == "dspark tiny, up to 7"
+    own = SpeculativeConfig(method="dspark", model=str(tmp_path / "mine"))
+    assert folder_of(own) is None
+    assert calibration_of(own) is None
+    assert drafter_name(own, 7) == f"dspark {tmp_path / 'mine'}, up to 7"
+
+
+def test_what_is_shipped_with_a_calibration_fits_it() -> None:
+    """Catches a drafter that was replaced, or a folder renamed, without its calibration."""
+    found = 0
+    for folder in sorted(each.parent for each in ASSETS.glob("*/calibration.json")):
+        shipped, path = read_manifest(folder), folder / "calibration.json"
+        calibration = Calibration.from_json(path.read_text("utf-8"), str(path))
+        length = shipped.config.num_speculative_tokens
+        assert length is not None
+        assert calibration.drafter == drafter_name(shipped.config, length)
+        assert shipped.target_hash.startswith(calibration.model.rsplit(" ", 1)[-1])
+        assert calibration.num_positions == length
+        assert set(calibration.kinds) == {"greedy", "matching"}
+        assert all(own.effects for kind in calibration.kinds.values() for own in kind.values())
+        found += 1
+    assert found <= 1
 
 
 def test_auto_takes_what_is_shipped_and_keeps_a_length(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.calibration import Calibration, Curve
+from outrider.core.calibration import Calibration, Curve, SourceFit
 from outrider.core.ids import RequestId
 from outrider.core.outcome import Outcome
 from outrider.core.price import FREE, DraftPrice
@@ -20,7 +20,13 @@ from outrider.engine.config import EngineConfig, LengthPolicyName
 from outrider.engine.llm import LLM
 from outrider.engine.profile import HOST_STEPS, ProfileSetting, measure, measure_host
 from outrider.engine.resolve import resolve
-from outrider.engine.scheduling import Surroundings, scheduling, table_path
+from outrider.engine.scheduling import (
+    CalibratedFor,
+    Surroundings,
+    calibration_in_use,
+    scheduling,
+    table_path,
+)
 from outrider.errors import ConfigError
 from outrider.schedule.cost import faults_of
 from outrider.schedule.lengths import Fixed, Off, Threshold, Throughput
@@ -198,8 +204,8 @@ def test_calibrations_fit_or_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
     around = Around(tmp_path).all
 
     def write(positions: int, drafter: str = "suffix, up to 4") -> None:
-        curves = {"": (Curve(slope=0.0),) * positions}
-        found = Calibration("a model", drafter, "matching", 0.0, "logistic", curves)
+        kinds = {"greedy": {"": SourceFit((Curve(slope=0.0),) * positions)}}
+        found = Calibration("a model", drafter, positions, "isotonic", {"greedy": 0.0}, kinds)
         path.write_text(found.to_json())
 
     write(4)
@@ -212,6 +218,35 @@ def test_calibrations_fit_or_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
     write(4, "ngram, up to 4")
     with pytest.raises(ConfigError, match="is for ngram, up to 4 on a model, not for suffix"):
         scheduling(config, around)
+
+
+@unchecked()
+def test_a_shipped_calibration_is_used_or_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Catches one that stops an engine nobody configured by hand, or that is used and does not fit.
+
+    The name of the model's file is not part of what must fit, and neither is the length of drafts.
+    """
+    path = tmp_path / "calibration.json"
+    around = CalibratedFor("file.gguf abc", "combined tiny, up to 4", 4, path)
+
+    def found(model: str, drafter: str) -> Calibration | None:
+        kinds = {"greedy": {"": SourceFit((Curve(slope=0.0),) * 7)}}
+        own = Calibration(model, drafter, 7, "isotonic", {"greedy": 0.0}, kinds)
+        path.write_text(own.to_json())
+        return calibration_in_use(config_of(), around)
+
+    assert found("other.gguf abc", "combined tiny, up to 7") is not None
+    assert calibration_in_use(config_of(), replace(around, shipped=None)) is None
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        assert found("file.gguf abd", "combined tiny, up to 7") is None
+        assert found("file.gguf abc", "combined other, up to 7") is None
+        path.write_text("{}")
+        assert calibration_in_use(config_of(), around) is None
+    assert len(caplog.records) == 3
+    assert all("as the drafter gives them" in each.message for each in caplog.records)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,8 @@ def test_rounds_add_up_to_the_counters(tmp_path: Path, concurrency: int) -> None
             assert each.request_id == one.sequence.id
             assert each.num_output == position
             assert len(each.confidence or ()) == each.verified
+            assert (each.reading is None) == (each.drafted == 0)
+            assert each.reading is None or len(each.reading.kinds) == each.verified
             position += each.delivered
             again.record(
                 drafted=each.drafted,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.core.calibration import Calibration, Curve
+from outrider.core.calibration import Calibration, Curve, SourceFit
 from outrider.schedule.confidence import Drift, Estimator, PositionRates, Said
 
 
@@ -76,8 +76,9 @@ def test_what_is_no_longer_seen_fades() -> None:
 
 def test_a_calibration_is_where_it_starts() -> None:
     """Catches a curve of the wrong position or source."""
-    curves = {"": (Curve(slope=0.0, shift=0.0), Curve(knots=((0.0, 0.1), (1.0, 0.3))))}
-    calibration = Calibration("m", "suffix", "matching", 0.0, "isotonic", curves)
+    curves = (Curve(slope=0.0, shift=0.0), Curve(knots=((0.0, 0.1), (1.0, 0.3))))
+    kinds = {"greedy": {"": SourceFit(curves)}}
+    calibration = Calibration("m", "suffix", 2, "isotonic", {"greedy": 0.0}, kinds)
     first, second, third = Estimator(calibration).survival(Said(3, [0.9, 0.9, 0.9]))
     assert first == pytest.approx(0.5)
     assert second / first == pytest.approx(0.1 + 0.9 * 0.2, abs=0.01)

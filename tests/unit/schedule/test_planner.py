@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from outrider.core.calibration import Calibration, Effect, SourceFit
 from outrider.core.ids import RequestId
 from outrider.core.step_cost import MeasuredOn, StepCostTable, Timing
 from outrider.schedule.confidence import Estimator, Said
@@ -235,3 +236,19 @@ def test_an_estimator_learns_through_the_planner() -> None:
     assert plan.survival[0][0] < 0.2
     assert abs(planner.drift.gap) < 0.1
     planner.forget(A)
+
+
+def test_requests_are_told_apart_and_forgotten() -> None:
+    """Catches a record of one request that others get, or that stays when it is gone."""
+    effects = {"": Effect(1.0, 0.0, 0.0)}
+    fits = {"": SourceFit(effects=effects, by_share={"": Effect(0.0, 3.0, 0.0)})}
+    calibration = Calibration("m", "d", 3, "logistic", {"greedy": 0.0}, {"greedy": fits})
+    planner = Planner(Fixed(3), estimator=Estimator(calibration, learns=False))
+    step = step_of({A: [0.5, 0.5], B: [0.5, 0.5]})
+    before = planner.plan(step).survival
+    planner.learn(planner.plan(step), [2, 0])
+    own, other = planner.plan(step).survival
+    assert own[0] > before[0][0]
+    assert other == before[1]
+    planner.forget(A)
+    assert planner.plan(step).survival == before
