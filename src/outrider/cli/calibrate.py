@@ -42,7 +42,11 @@ def add(commands: Any) -> None:
         "curves per position",
     )
     parser.add_argument(
-        "--no-fit", action="store_true", help="judge the calibration in use, and fit nothing"
+        "--judge",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="fit nothing; judge this calibration, or the one shipped with the drafter",
     )
     parser.add_argument("--out", metavar="FILE", help="write the calibration, for --calibration")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw observed against predicted")
@@ -99,10 +103,11 @@ def run(args: argparse.Namespace) -> int:
         | {
             "prefix_caching": False,
             "length_policy": "fixed",
+            "calibration": args.judge or None,
         }
     )
     llm = load(args, console, options, speculative)
-    given = _in_use(llm) if args.no_fit else None
+    given = None if args.judge is None else _in_use(llm)
     with console.working(f"drafting for {len(rows)} prompts"):
         found = calibrate(llm, rows, setting, given)
     for kind, judged in found.judged.items():
@@ -133,8 +138,8 @@ def _in_use(llm: "LLM") -> Calibration:
     found = llm.calibration
     if found is None:
         raise ConfigError(
-            "no calibration is in use, so there is none to judge; name one with --calibration, or "
-            "leave --no-fit out"
+            "no calibration is shipped with this drafter, so there is none to judge; name one with "
+            "--judge FILE, or leave it out"
         )
     return found
 

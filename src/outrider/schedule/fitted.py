@@ -62,7 +62,8 @@ class Fitted:
         """Give the chance of each draft token, if all before it are accepted."""
         row = row_of(reading, num_output)
         record = self._records.get(request_id)
-        bases: dict[str, Effect] = {}
+        shares = {} if record is None else record.shares()
+        bases: dict[str, tuple[float, float, float]] = {}
         chances = []
         places = places_of(confidence, sources, reading)
         for position, (own, source, place) in enumerate(
@@ -70,7 +71,7 @@ class Fitted:
         ):
             base = bases.get(source)
             if base is None:
-                base = bases[source] = self._base(source, row, record)
+                base = bases[source] = self._base(source, row, shares)
             here = self._of_place.get((source, place))
             if here is None:
                 here = self._of_place[source, place] = self._sum(source, evidence_of(place))
@@ -107,7 +108,9 @@ class Fitted:
         """Drop a request's record; harmless when there is none."""
         self._records.pop(request_id, None)
 
-    def _base(self, source: str, row: Row, record: Record | None) -> Effect:
+    def _base(
+        self, source: str, row: Row, shares: Mapping[str, float]
+    ) -> tuple[float, float, float]:
         """Add up what holds for every token of a row from one source."""
         found = self._of_row.get((source, row))
         if found is None:
@@ -116,14 +119,14 @@ class Fitted:
             self._of_row[source, row] = found
         slope, shift, growth = found
         shift += self._offsets.get((source, row.texture), 0.0)
-        if record is not None and source in self._sources:
+        if shares and source in self._sources:
             by_share = self._sources[source].by_share
-            for name, share in record.shares().items():
-                effect = by_share.get(name, NO_EFFECT)
-                slope += share * effect.slope
-                shift += share * effect.shift
-                growth += share * effect.growth
-        return Effect(slope, shift, growth)
+            for name, share in shares.items():
+                own_slope, own_shift, own_growth = by_share.get(name, NO_EFFECT)
+                slope += share * own_slope
+                shift += share * own_shift
+                growth += share * own_growth
+        return slope, shift, growth
 
     def _sum(self, source: str, names: Sequence[str]) -> Effect:
         """Add up the effects of evidence on the tokens of a source."""
