@@ -97,15 +97,8 @@ def run(args: argparse.Namespace) -> int:
         raw=args.raw,
     )
     console = Console(no_color=args.no_color)
-    options = (
-        engine_options(args)
-        | seats(args.concurrency)
-        | {
-            "prefix_caching": False,
-            "length_policy": "fixed",
-            "calibration": args.judge or None,
-        }
-    )
+    fixed = {"prefix_caching": False, "length_policy": "fixed", "calibration": args.judge or None}
+    options = engine_options(args) | seats(args.concurrency) | fixed
     llm = load(args, console, options, speculative)
     given = None if args.judge is None else _in_use(llm)
     with console.working(f"drafting for {len(rows)} prompts"):
