@@ -23,7 +23,7 @@ from outrider.drafters.block.checkpoint import (
     write_json,
 )
 from outrider.drafters.ngram_table_file import TABLE_FILE, open_table
-from outrider.drafters.shipped import MANIFEST, VERSION
+from outrider.drafters.shipped import CALIBRATION, MANIFEST, VERSION
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.fields import read_json
@@ -64,6 +64,8 @@ class Parcel:
 def ship(place: Path, parcel: Parcel) -> Path:
     """Write the folder `place / parcel.name` and return it; files of the same names are replaced.
 
+    A calibration that lies there is removed; make a new one with `outrider calibrate`.
+
     Raises:
         ConfigError: There is nothing to pack.
         ModelError: A part is damaged or was made for another target.
@@ -91,6 +93,8 @@ def ship(place: Path, parcel: Parcel) -> Path:
         "licence": parcel.licence,
     }
     write_json(folder / MANIFEST, manifest)
+    # One that was made for what lay here before would mislead.
+    (folder / CALIBRATION).unlink(missing_ok=True)
     figures = None if parcel.record is None else _figures(parcel.record)
     if figures is not None:
         write_json(folder / FIGURES, figures)

@@ -163,7 +163,9 @@ def test_the_card_says_what_a_reader_asks(
     folder = ship(tmp_path / "drafts", parcel)
     assert "Not measured yet" in (folder / "MODEL_CARD.md").read_text("utf-8")
     assert not (folder / "eval.json").exists()
+    (folder / "calibration.json").write_text("{}", "utf-8")
     ship(tmp_path / "drafts", replace(parcel, record=RECORD))
+    assert not (folder / "calibration.json").exists()
     card = (folder / "MODEL_CARD.md").read_text("utf-8")
     for words in (
         "2 documents, 20 tokens, 15 tokens written by the target; hash `beefbeefbeef`",
