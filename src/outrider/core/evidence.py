@@ -76,13 +76,18 @@ class Record:
     tokens: float = 0.0
     accepted: dict[str, float] = field(default_factory=dict)
 
-    def add(self, sources: Sequence[str], accepted: int) -> None:
-        """Note a round of which the first `accepted` tokens of these sources were kept."""
+    def add(self, sources: Sequence[str], accepted: int, rest: Sequence[float] = ()) -> None:
+        """Note a round of which the first `accepted` tokens of these sources were kept.
+
+        `rest` are the survivals of the tokens behind them, where nobody knows: all that was
+        verified held. They count as far as they are expected to, or short verify lengths would
+        look like text that cannot be drafted.
+        """
         for name in self.accepted:
             self.accepted[name] *= MEMORY
-        self.tokens = MEMORY * self.tokens + accepted + 1
-        for name in sources[:accepted]:
-            self.accepted[name] = self.accepted.get(name, 0.0) + 1
+        self.tokens = MEMORY * self.tokens + accepted + 1 + sum(rest)
+        for name, count in zip(sources, (*(1.0,) * accepted, *rest), strict=False):
+            self.accepted[name] = self.accepted.get(name, 0.0) + count
 
     def shares(self) -> Mapping[str, float]:
         """Give the share of every source that gave anything."""

@@ -164,10 +164,8 @@ class Estimator:
         """Count the tokens of a draft whose predecessors were all accepted."""
         fitted, own = self._fitted.get(said.kind), said.confidence
         if fitted is not None and own is not None and _are_chances(own, said.num_drafted):
-            judged = min(verified, accepted + 1)
-            reading = said.reading and said.reading.of_first(judged)
-            sources = _sources(said)[:judged]
-            fitted.learn(request_id, own[:judged], sources, reading, said.num_output, accepted)
+            sources, num_output = _sources(said), said.num_output
+            fitted.learn(request_id, own, sources, said.reading, num_output, verified, accepted)
             return
         if not self._learns:
             return

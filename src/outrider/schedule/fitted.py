@@ -8,6 +8,8 @@ an offset that follows how often its tokens are accepted here.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from outrider.core.calibration import EDGE, NO_EFFECT, UNTOUCHED, Effect, SourceFit
@@ -92,17 +94,19 @@ class Fitted:
         sources: Sequence[str],
         reading: Reading | None,
         num_output: int,
+        verified: int,
         accepted: int,
     ) -> None:
-        """Learn from the judged tokens of a draft: the accepted ones and the first rejected one."""
-        if self._learns:
-            texture = "" if reading is None else reading.texture
-            chances = self.chances(request_id, confidence, sources, reading, num_output)
-            for place, (chance, source) in enumerate(zip(chances, sources, strict=True)):
-                error = (place < accepted) - chance
-                moved = self._offsets.get((source, texture), 0.0) + RATE * error
-                self._offsets[source, texture] = max(-MOST, min(MOST, moved))
-        self._records.setdefault(request_id, Record()).add(sources, accepted)
+        """Learn from a draft of which so many tokens were verified, maybe none."""
+        chances = self.chances(request_id, confidence, sources, reading, num_output)
+        texture = "" if reading is None else reading.texture
+        for place in range(min(verified, accepted + 1) if self._learns else 0):
+            key = sources[place], texture
+            error = (place < accepted) - chances[place]
+            moved = self._offsets.get(key, 0.0) + RATE * error
+            self._offsets[key] = max(-MOST, min(MOST, moved))
+        rest = list(accumulate(chances[verified:], mul)) if accepted == verified else []
+        self._records.setdefault(request_id, Record()).add(sources, accepted, rest)
 
     def forget(self, request_id: RequestId) -> None:
         """Drop a request's record; harmless when there is none."""

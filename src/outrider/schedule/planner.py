@@ -120,11 +120,9 @@ class Planner:
         for row, survival, verified, count in zip(
             plan.step.rows, plan.survival, plan.lengths, accepted, strict=True
         ):
-            if not verified:
-                continue
             self.drift.add(survival, verified, count)
             self._rates.add(verified, count)
-            if self._estimator is not None:
+            if self._estimator is not None and row.said.num_drafted:
                 self._estimator.learn(row.said, verified, count, row.request_id)
 
     def forget(self, request_id: RequestId) -> None:

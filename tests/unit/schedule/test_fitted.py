@@ -129,6 +129,21 @@ def test_a_request_has_a_record_of_its_own() -> None:
     own.forget(A)
 
 
+def test_short_verify_lengths_do_not_look_like_text_that_cannot_be_drafted() -> None:
+    """Catches a record of what was verified instead of what could be drafted: it feeds itself."""
+    said = said_of([0.95] * 6)
+    whole, cut, none, rejected = (estimator(learns=False) for _ in range(4))
+    for _ in range(20):
+        whole.learn(said, 6, 6, A)
+        cut.learn(said, 2, 2, A)
+        none.learn(said, 0, 0, A)
+        rejected.learn(said, 2, 0, A)
+    first = [each.survival(said, A)[0] for each in (rejected, none, cut, whole)]
+    assert first == sorted(first)
+    assert first[0] < first[1] - 0.02
+    assert first[3] - first[1] < 0.02
+
+
 def test_only_judged_tokens_teach() -> None:
     """Catches tokens behind the first rejected one that count as rejected."""
     once, all_rejected = estimator(), estimator()
