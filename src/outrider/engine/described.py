@@ -1,10 +1,10 @@
 """What the scheduler is told of a step, and what the report tells of a round."""
 
 from dataclasses import replace
+from typing import Final
 
 from outrider.core.outcome import RowOutcome
-from outrider.core.reading import Reading
-from outrider.core.request import VerifyRule
+from outrider.core.request import VERIFY_RULES, VerifyRule
 from outrider.core.rounds import Round
 from outrider.core.sequence import Sequence
 from outrider.engine.reader import TextReader
@@ -13,6 +13,9 @@ from outrider.schedule.lengths import BatchShape
 from outrider.schedule.planner import DraftedRow, DraftedStep
 from outrider.tensor.batch import Batch, BatchRow
 from outrider.tensor.window import Proposal, RowProposal
+
+_SILENT: Final = {kind: Said(0, None, kind) for kind in ("greedy", *VERIFY_RULES)}
+"""Of a row without a draft."""
 
 
 def described(
@@ -23,30 +26,16 @@ def described(
     reader: TextReader | None,
 ) -> DraftedStep:
     """Describe a step between its drafts and its forward; `rule` is the engine's verify rule."""
-    pairs = list(zip(batch, proposal.rows, strict=True))
-    rows = tuple(
-        DraftedRow(
-            row.sequence.id,
-            Said(
-                len(draft.tokens),
-                draft.confidence,
-                _kind(row, rule),
-                draft.sources,
-                _reading(row, draft, reader),
-                row.sequence.num_output,
-            ),
-            was_asked=row.max_draft_len > 0,
-        )
-        for row, draft in pairs
-    )
-    shape = replace(
-        bare_shape(batch),
-        draft_seconds=draft_seconds,
-        strict=frozenset(
-            index for index, (row, draft) in enumerate(pairs) if _is_strict(row, draft, rule)
-        ),
-    )
-    return DraftedStep(rows, shape)
+    rows, strict = [], []
+    for index, (row, draft) in enumerate(zip(batch, proposal.rows, strict=True)):
+        kind = _kind(row, rule)
+        said = _SILENT[kind] if not draft.tokens else _said(row, draft, kind, reader)
+        rows.append(DraftedRow(row.sequence.id, said, row.max_draft_len > 0))
+        # A draft that was not drawn is a function of the text: looking at it tells nothing new.
+        if kind == "rejection" and draft.probs is not None:
+            strict.append(index)
+    shape = replace(bare_shape(batch), draft_seconds=draft_seconds, strict=frozenset(strict))
+    return DraftedStep(tuple(rows), shape)
 
 
 def bare_shape(batch: Batch) -> BatchShape:
@@ -65,15 +54,15 @@ def _kind(row: BatchRow, rule: VerifyRule) -> str:
     return "greedy" if params.is_greedy else params.verify_rule or rule
 
 
-def _reading(row: BatchRow, draft: RowProposal, reader: TextReader | None) -> Reading | None:
-    if reader is None or not draft.tokens:
-        return None
-    return reader.read(row.sequence, draft.tokens)
-
-
-def _is_strict(row: BatchRow, draft: RowProposal, rule: VerifyRule) -> bool:
-    """A draft that was not drawn is a function of the text, so looking at it tells nothing new."""
-    return draft.probs is not None and _kind(row, rule) == "rejection"
+def _said(row: BatchRow, draft: RowProposal, kind: str, reader: TextReader | None) -> Said:
+    return Said(
+        len(draft.tokens),
+        draft.confidence,
+        kind,
+        draft.sources,
+        None if reader is None else reader.read(row.sequence, draft.tokens),
+        row.sequence.num_output,
+    )
 
 
 def round_of(

@@ -10,6 +10,7 @@ the slope of their upper half, and `is_extrapolated` says so.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import accumulate
 from typing import Final
 
@@ -139,7 +140,9 @@ class StepCost:
         self.table = table
         self.max_rows = table.rows[-1]
         self._grid = [smoothed(believed(own)) for own in table.forward]
-        self._drafting = table.drafting.get(drafter or "", ())
+        # Asked for several times in every step.
+        self._host = cache(partial(_at, table.host))
+        self._drafting = cache(partial(_at, table.drafting.get(drafter or "", ())))
         self._curves: dict[tuple[int, int], list[float]] = {}
 
     def forward_curve(self, context_len: float, most_rows: int) -> Sequence[float]:
@@ -159,11 +162,11 @@ class StepCost:
 
     def host(self, num_requests: int) -> float:
         """Seconds a step takes besides drafting and the forward."""
-        return _at(self.table.host, num_requests)
+        return self._host(num_requests)
 
     def drafting(self, num_requests: int) -> float:
         """Seconds a proposal for that many requests takes."""
-        return _at(self._drafting, num_requests)
+        return self._drafting(num_requests)
 
     def step(self, rows: int, num_requests: int, context_len: float) -> float:
         """Seconds of a step without drafting."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from typing import Final
+from typing import Final, NamedTuple
 
 from outrider.core.ids import RequestId
 from outrider.core.price import DraftPrice
@@ -25,8 +25,7 @@ MOST_DELAY: Final = 2.0
 """Drafting that took longer than so many times its measured cost was held up by other work."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftedRow:
+class DraftedRow(NamedTuple):
     """A row with what its drafter says; `was_asked` is False where it was not to draft."""
 
     request_id: RequestId
@@ -155,7 +154,7 @@ class Planner:
         drafting = price * self._draft_seconds(self._cost, shape, num_asked) / num_asked
         for row, survival, length in zip(rows, plan.survival, plan.lengths, strict=True):
             if row.was_asked:
-                gain = sum(survival[:length]) - per_token * length
+                gain = sum(survival[:length]) - per_token * length if length else 0.0
                 rationing.learn(row.request_id, gain, drafting)
 
     @staticmethod
