@@ -277,9 +277,9 @@ class Engine:
         if self._recorder is not None:
             self._recorder.observe(batch, outcome, scores)
         self._planner.learn(plan, [row.accepted for row in outcome.rows])
-        return self._deliver(
-            window, plan, outcome, watch.times(plan, forward_seconds, self._planner.drift.gap)
-        )
+        times = watch.times(plan, forward_seconds, self._planner.drift.gap)
+        self._planner.hear(plan, times.total)
+        return self._deliver(window, plan, outcome, times)
 
     def _num_requests(self) -> int:
         """Requests that this step may serve."""

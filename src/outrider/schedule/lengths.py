@@ -30,6 +30,8 @@ class BatchShape:
     """Tokens a row of the window sees, on average."""
     draft_seconds: float = 0.0
     """What proposing the drafts took."""
+    surcharge: float = 1.0
+    """How many times what the table says verified drafts add to a step."""
     strict: frozenset[int] = frozenset()
     """Rows whose drafts were drawn and are judged by rejection: whether one of their drafts is
     verified must not depend on that draft or a later one, or the output is biased."""
@@ -136,8 +138,10 @@ class Throughput:
             # Of larger steps nothing is known, and nothing but drafts would ask for one.
             falling = falling[: self.cost.max_rows - rows]
         forward = self.cost.forward_curve(shape.context_len, rows + len(falling))
-        around = shape.draft_seconds + self.cost.host(shape.num_judged)
+        bare, dearer = forward[shape.num_known], shape.surcharge
+        around = shape.draft_seconds + self.cost.host(shape.num_judged) + bare
         around -= self.cost.reading(shape.num_known, shape.num_judged, shape.context_len)
-        seconds = [around + value for value in forward[rows : rows + len(falling) + 1]]
+        behind = forward[rows : rows + len(falling) + 1]
+        seconds = [around + dearer * (value - bare) for value in behind]
         tokens = float(shape.num_judged + sum(map(sum, settled)))
         return lengths_of(survival, falling, pick(expected_throughput(falling, tokens, seconds)))

@@ -6,7 +6,7 @@ draft holds, `cost` what a step takes, and the length policy, which weighs the l
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from outrider.schedule.cost import StepCost
 from outrider.schedule.lengths import BatchShape, LengthPolicy
 from outrider.schedule.rationing import Rationing
 from outrider.schedule.search import expected_throughput, highest
+from outrider.schedule.surcharge import Surcharge
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class Planner:
         self._cost = cost
         self._estimator = estimator
         self._rationing = Rationing() if cost is not None else None
+        self._surcharge = Surcharge()
+        self._is_look = False
         self._rates = PositionRates()
         self.drift = Drift()
         self._has_warned = False
@@ -83,18 +86,24 @@ class Planner:
         """Start a step of so many requests, before anyone is asked for drafts."""
         if self._rationing is not None:
             self._rationing.begin_step(num_requests)
+            self._is_look = self._surcharge.wants_a_look(num_requests)
 
     def may_draft(self, request_id: RequestId) -> bool:
         """Whether drafts of this request are expected to pay, or are to be tried again."""
-        return self._rationing is None or self._rationing.may_draft(request_id)
+        if self._rationing is None:
+            return True
+        return not self._is_look and self._rationing.may_draft(request_id)
 
     def price(self, shape: BatchShape) -> DraftPrice | None:
         """Say what drafts cost in a step of this shape; None without a cost table."""
-        return None if self._cost is None else price_of(self._cost, shape)
+        if self._cost is None:
+            return None
+        return price_of(self._cost, shape, self._surcharge.factor(shape.num_judged))
 
     def plan(self, step: DraftedStep) -> Plan:
         """Choose the verify lengths of a step."""
-        shape = step.shape
+        shape = replace(step.shape, surcharge=self._surcharge.factor(step.shape.num_judged))
+        step = replace(step, shape=shape)
         survival = [self._survival(row) for row in step.rows]
         if not any(survival):
             lengths = [0] * len(survival)
@@ -107,9 +116,8 @@ class Planner:
         )
         seconds = None
         if self._cost is not None:
-            seconds = shape.draft_seconds + self._cost.step(
-                shape.num_known + sum(lengths), shape.num_judged, shape.context_len
-            )
+            bare, extra = _seconds(self._cost, shape, sum(lengths))
+            seconds = bare + shape.surcharge * extra
         return Plan(step, lengths, survival, tokens, seconds)
 
     def learn(self, plan: Plan, accepted: Sequence[int]) -> None:
@@ -123,6 +131,20 @@ class Planner:
             self._rates.add(verified, count)
             if self._estimator is not None and row.said.num_drafted:
                 self._estimator.learn(row.said, verified, count, row.request_id)
+
+    def hear(self, plan: Plan, seconds: float) -> None:
+        """Hear how long the planned step took, from beginning to end."""
+        shape = plan.step.shape
+        if self._cost is None or plan.seconds is None or shape.num_known != shape.num_judged:
+            return
+        bare, extra = _seconds(self._cost, shape, sum(plan.lengths))
+        self._surcharge.hear(
+            shape.num_judged,
+            bare=bare,
+            extra=extra if any(row.was_asked for row in plan.step.rows) else 0.0,
+            gain=plan.tokens / plan.seconds * bare / shape.num_judged,
+            seconds=seconds,
+        )
 
     def forget(self, request_id: RequestId) -> None:
         """Drop a request; harmless when it is not there."""
@@ -148,10 +170,10 @@ class Planner:
         reading = self._cost.reading(shape.num_known, shape.num_judged, shape.context_len)
         price = plan.tokens / (plan.seconds - reading)
         verified = sum(plan.lengths)
-        bare = self._cost.step(shape.num_known, shape.num_judged, shape.context_len)
-        verifying = plan.seconds - shape.draft_seconds - bare
-        per_token = price * verifying / verified if verified else 0.0
-        drafting = price * self._draft_seconds(self._cost, shape, num_asked) / num_asked
+        _, extra = _seconds(self._cost, shape, verified)
+        dearer = price * shape.surcharge
+        per_token = dearer * (extra - shape.draft_seconds) / verified if verified else 0.0
+        drafting = dearer * self._draft_seconds(self._cost, shape, num_asked) / num_asked
         for row, survival, length in zip(rows, plan.survival, plan.lengths, strict=True):
             if row.was_asked:
                 gain = sum(survival[:length]) - per_token * length if length else 0.0
@@ -185,16 +207,25 @@ class Planner:
         num_asked = sum(row.was_asked for row in rows)
         counts = [shape.num_known + num_asked * length for length in range(longest + 1)]
         forward = cost.forward_curve(shape.context_len, counts[-1])
-        around = shape.draft_seconds + cost.host(shape.num_judged)
+        bare = forward[shape.num_known]
+        around = shape.draft_seconds + cost.host(shape.num_judged) + bare
         around -= cost.reading(shape.num_known, shape.num_judged, shape.context_len)
         gains = [num_asked * rate for rate in self._rates.survival()]
-        seconds = [around + forward[number] for number in counts]
+        seconds = [around + shape.surcharge * (forward[number] - bare) for number in counts]
         best = highest(expected_throughput(gains, shape.num_judged, seconds))
         return [min(row.said.num_drafted, best) for row in rows]
 
 
-def price_of(cost: StepCost, shape: BatchShape) -> DraftPrice:
-    """Read from `cost` what drafts add to a step of this shape.
+def _seconds(cost: StepCost, shape: BatchShape, num_verified: int) -> tuple[float, float]:
+    """Seconds of a step without drafts, and what drafting and so many verified drafts add."""
+    bare = cost.step(shape.num_known, shape.num_judged, shape.context_len)
+    rows = shape.num_known + num_verified
+    whole = cost.step(rows, shape.num_judged, shape.context_len)
+    return bare, shape.draft_seconds + whole - bare
+
+
+def price_of(cost: StepCost, shape: BatchShape, surcharge: float = 1.0) -> DraftPrice:
+    """Read from `cost` what drafts add to a step of this shape, `surcharge` times that.
 
     A row costs the mean over as many as there are judged rows: forwards grow in stairs.
     """
@@ -205,6 +236,6 @@ def price_of(cost: StepCost, shape: BatchShape) -> DraftPrice:
     return DraftPrice(
         num_judged=shape.num_judged,
         step_seconds=forward[bare] - reading + cost.host(shape.num_judged),
-        row_seconds=(forward[more] - forward[bare]) / (more - bare),
-        draft_seconds=cost.drafting,
+        row_seconds=surcharge * (forward[more] - forward[bare]) / (more - bare),
+        draft_seconds=lambda number: surcharge * cost.drafting(number),
     )

@@ -175,6 +175,28 @@ def test_a_price_is_that_of_the_table() -> None:
     assert Planner(Fixed(9)).price(BatchShape(1, 1)) is None
 
 
+def test_drafts_that_take_longer_than_expected_are_cut() -> None:
+    """Catches a table that is believed against the clock: plans, prices and predictions."""
+    planner = Planner(Throughput(LINEAR), cost=LINEAR)
+    plain, drafted = step_of({A: []}, asked=False), step_of({A: [0.9, 0.9]}, 0.1)
+    before = planner.plan(drafted)
+    assert before.lengths == [2]
+    assert before.seconds == pytest.approx(0.1 + 2.0)
+    for _ in range(100):
+        planner.hear(planner.plan(plain), 1.0)
+        planner.hear(before, 1.0 + 3 * 1.1)
+    after = planner.plan(drafted)
+    assert after.lengths == [0]
+    price = planner.price(BatchShape(1, 1))
+    assert price is not None
+    assert price.row_seconds == pytest.approx(2 * 0.5)
+    # Of a step in which a prompt is read nothing can be learnt.
+    reading = planner.plan(DraftedStep(drafted.rows, BatchShape(9, 1)))
+    for _ in range(100):
+        planner.hear(reading, 0.1)
+    assert planner.plan(drafted).lengths == [0]
+
+
 def test_a_delay_is_not_what_drafting_costs() -> None:
     """Catches a draft held up by another program that sends its request to rest."""
     delays = [0.1] * 5 + [50.0] + [0.1] * 30
