@@ -26,6 +26,7 @@ OPTIONS: Final = "tests/e2e/test_lossless_options.py"
 GRAMMAR: Final = "tests/e2e/test_lossless_grammar.py"
 STOPS: Final = "tests/e2e/test_lossless_stops.py"
 MATCHING: Final = "tests/e2e/test_lossless_matching.py"
+BAD_INPUT: Final = "tests/unit/engine/test_bad_input.py"
 RECOVERY: Final = "tests/unit/engine/test_recovery.py"
 KVCACHE: Final = "tests/property/test_kvcache.py"
 LAYOUT: Final = "tests/property/test_layout.py"
@@ -249,11 +250,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         file="outrider/target/layout.py",
         old="slots[i, len(own) :] = own[0]",
         new="slots[i, len(own) :] = 0",
-        tests=(
-            f"{LAYOUT}::test_paged_attention_is_full_attention",
-            "tests/unit/engine/test_bad_input.py"
-            "::test_a_nan_in_one_cache_does_not_reach_the_others",
-        ),
+        tests=(f"{LAYOUT}::test_paged_attention_is_full_attention",),
+    ),
+    Mutant(
+        name="a draft that is no number fails the rows before it",
+        file="outrider/target/torch_target.py",
+        old="self._run(layout, taps, is_careful=True)",
+        new="self._run(layout, taps, is_careful=False)",
+        tests=(f"{BAD_INPUT}::test_a_draft_that_is_not_a_number_harms_nobody",),
+    ),
+    Mutant(
+        name="a row does not fail for a broken key it sees",
+        file="outrider/target/paged.py",
+        old="rows.masked_fill(spoiled[:, None, None], torch.nan)",
+        new="rows",
+        tests=(f"{BAD_INPUT}::test_a_nan_in_one_cache_does_not_reach_the_others",),
     ),
     Mutant(
         name="rejection searched for the global maximum",

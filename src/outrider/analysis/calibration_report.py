@@ -85,13 +85,17 @@ def _predicted(
             if e.drafted
         ]
         drafted = [each for _, each in step if each.drafted]
-        for own, each in zip(said, drafted, strict=True):
-            survival = np.array([1.0, *estimator.survival(own, each.request_id)])
+        estimates = [
+            estimator.survival(own, each.request_id)
+            for own, each in zip(said, drafted, strict=True)
+        ]
+        for estimate, each in zip(estimates, drafted, strict=True):
+            survival = np.array([1.0, *estimate])
             row = np.full(num_positions, np.nan)
             row[: each.verified] = np.minimum(survival[1:] / np.maximum(survival[:-1], 1e-12), 1.0)
             rows.append(row)
-        for own, each in zip(said, drafted, strict=True):
-            estimator.learn(own, each.verified, each.accepted, each.request_id)
+        for own, estimate, each in zip(said, estimates, drafted, strict=True):
+            estimator.learn(own, each.verified, each.accepted, each.request_id, estimate)
     return np.array(rows)
 
 

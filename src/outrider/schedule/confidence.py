@@ -159,13 +159,21 @@ class Estimator:
         return survival
 
     def learn(
-        self, said: Said, verified: int, accepted: int, request_id: RequestId = ANYBODY
+        self,
+        said: Said,
+        verified: int,
+        accepted: int,
+        request_id: RequestId = ANYBODY,
+        survival: Sequence[float] | None = None,
     ) -> None:
-        """Count the tokens of a draft whose predecessors were all accepted."""
+        """Count the tokens of a draft whose predecessors were all accepted.
+
+        `survival` is what was estimated of it; None estimates again.
+        """
         fitted, own = self._fitted.get(said.kind), said.confidence
         if fitted is not None and own is not None and _are_chances(own, said.num_drafted):
-            sources, num_output = _sources(said), said.num_output
-            fitted.learn(request_id, own, sources, said.reading, num_output, verified, accepted)
+            survival = self.survival(said, request_id) if survival is None else survival
+            fitted.learn(request_id, survival, _sources(said), said.reading, verified, accepted)
             return
         if not self._learns:
             return

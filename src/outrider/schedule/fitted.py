@@ -8,8 +8,6 @@ an offset that follows how often its tokens are accepted here.
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from operator import mul
 from typing import Final
 
 from outrider.core.calibration import EDGE, NO_EFFECT, UNTOUCHED, Effect, SourceFit
@@ -32,6 +30,8 @@ MOST: Final = 1.0
 LAST_POSITION: Final = 7
 """Effects do not grow with the position from here on."""
 
+TINY: Final = 1e-300
+"""Stands for a survival that is too small for a number."""
 FARTHEST: Final = -30.0
 """Log-odds below which chances are not told apart."""
 LOWEST: Final = EDGE
@@ -90,22 +90,25 @@ class Fitted:
     def learn(
         self,
         request_id: RequestId,
-        confidence: Sequence[float],
+        survival: Sequence[float],
         sources: Sequence[str],
         reading: Reading | None,
-        num_output: int,
         verified: int,
         accepted: int,
     ) -> None:
-        """Learn from a draft of which so many tokens were verified, maybe none."""
-        chances = self.chances(request_id, confidence, sources, reading, num_output)
+        """Learn from a draft with this survival, of which so many tokens were verified, or none."""
         texture = "" if reading is None else reading.texture
+        before = 1.0
         for place in range(min(verified, accepted + 1) if self._learns else 0):
             key = sources[place], texture
-            error = (place < accepted) - chances[place]
+            error = (place < accepted) - survival[place] / max(before, TINY)
             moved = self._offsets.get(key, 0.0) + RATE * error
             self._offsets[key] = max(-MOST, min(MOST, moved))
-        rest = list(accumulate(chances[verified:], mul)) if accepted == verified else []
+            before = survival[place]
+        rest: Sequence[float] = ()
+        if accepted == verified:
+            reached = max(survival[verified - 1], TINY) if verified else 1.0
+            rest = [each / reached for each in survival[verified:]]
         self._records.setdefault(request_id, Record()).add(sources, accepted, rest)
 
     def forget(self, request_id: RequestId) -> None:

@@ -130,7 +130,7 @@ class Planner:
             self.drift.add(survival, verified, count)
             self._rates.add(verified, count)
             if self._estimator is not None and row.said.num_drafted:
-                self._estimator.learn(row.said, verified, count, row.request_id)
+                self._estimator.learn(row.said, verified, count, row.request_id, survival)
 
     def hear(self, plan: Plan, seconds: float) -> None:
         """Hear how long the planned step took, from beginning to end."""

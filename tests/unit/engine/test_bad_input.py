@@ -268,7 +268,7 @@ class Poisoned(Tiny):
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_nan_in_one_cache_does_not_reach_the_others(name: str) -> None:
-    """Catches masked padding that points at another request's slots: 0 × NaN is NaN."""
+    """Catches broken keys of another that get into a row, or a row that ignores its own."""
     backend = backend_of(name)
     # With a tied head a NaN embedding would be a NaN logit of every request.
     spec = tiny_spec(max_context_len=64, stop_token_ids=frozenset(), tied_head=False)
