@@ -50,10 +50,11 @@ def folders() -> tuple[Path, ...]:
 
 
 def folder_of(config: SpeculativeConfig) -> Path | None:
-    """Give the shipped folder that the files of a config are from; None where they are a user's."""
-    for name in (config.model, config.ngram_table):
-        if name is not None and (Path(name).parent / MANIFEST).is_file():
-            return Path(name).parent
+    """Give the shipped folder that a drafter is from; None where any file of it is a user's."""
+    named = [name for name in (config.model, config.ngram_table) if name is not None]
+    folders = list({Path(name).parent for name in named})
+    if len(folders) == 1 and (folders[0] / MANIFEST).is_file():
+        return folders[0]
     return None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,10 @@ def test_a_calibration_lies_beside_the_drafter(
     assert drafter_name(config, 7) == "dspark tiny, up to 7"
     own = SpeculativeConfig(method="dspark", model=str(tmp_path / "mine"))
     assert folder_of(own) is None
+    # Another network beside the shipped table costs something else, and is believed otherwise.
+    mixed = replace(own, ngram_table=str(folder / "ngram-table.safetensors"))
+    assert folder_of(mixed) is None
+    assert drafter_name(mixed, 7) == drafter_name(own, 7)
     assert calibration_of(own) is None
     assert drafter_name(own, 7) == f"dspark {tmp_path / 'mine'}, up to 7"
 
