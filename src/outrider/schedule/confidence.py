@@ -175,7 +175,7 @@ class Estimator:
             survival = self.survival(said, request_id) if survival is None else survival
             fitted.learn(request_id, survival, _sources(said), said.reading, verified, accepted)
             return
-        if not self._learns:
+        if not self._learns or not verified:
             return
         levels = self._levels(said)
         for position in range(min(verified, accepted + 1)):

@@ -47,7 +47,8 @@ class Plan:
     """Verify lengths of a step and what is expected of it.
 
     `tokens` are the tokens it should emit, `seconds` what it should take, drafting included; None
-    without a cost table. `survival` has one entry per draft token of each row.
+    without a cost table. `survival` has one entry per draft token of each row. The table gives the
+    step `bare` seconds without drafts and `extra` for its drafts, before any surcharge.
     """
 
     step: DraftedStep
@@ -55,6 +56,8 @@ class Plan:
     survival: list[list[float]]
     tokens: float
     seconds: float | None
+    bare: float = 0.0
+    extra: float = 0.0
 
 
 class Planner:
@@ -86,7 +89,7 @@ class Planner:
         """Start a step of so many requests, before anyone is asked for drafts."""
         if self._rationing is not None:
             self._rationing.begin_step(num_requests)
-            self._is_look = self._surcharge.wants_a_look(num_requests)
+            self._is_look = self._surcharge.takes_a_look(num_requests)
 
     def may_draft(self, request_id: RequestId) -> bool:
         """Whether drafts of this request are expected to pay, or are to be tried again."""
@@ -114,11 +117,10 @@ class Planner:
         tokens = shape.num_judged + sum(
             sum(own[:length]) for own, length in zip(survival, lengths, strict=True)
         )
-        seconds = None
-        if self._cost is not None:
-            bare, extra = _seconds(self._cost, shape, sum(lengths))
-            seconds = bare + shape.surcharge * extra
-        return Plan(step, lengths, survival, tokens, seconds)
+        if self._cost is None:
+            return Plan(step, lengths, survival, tokens, None)
+        bare, extra = _seconds(self._cost, shape, sum(lengths))
+        return Plan(step, lengths, survival, tokens, bare + shape.surcharge * extra, bare, extra)
 
     def learn(self, plan: Plan, accepted: Sequence[int]) -> None:
         """Hear how many of the verified drafts of each row were accepted."""
@@ -135,14 +137,13 @@ class Planner:
     def hear(self, plan: Plan, seconds: float) -> None:
         """Hear how long the planned step took, from beginning to end."""
         shape = plan.step.shape
-        if self._cost is None or plan.seconds is None or shape.num_known != shape.num_judged:
+        if plan.seconds is None or shape.num_known != shape.num_judged:
             return
-        bare, extra = _seconds(self._cost, shape, sum(plan.lengths))
         self._surcharge.hear(
             shape.num_judged,
-            bare=bare,
-            extra=extra if any(row.was_asked for row in plan.step.rows) else 0.0,
-            gain=plan.tokens / plan.seconds * bare / shape.num_judged,
+            bare=plan.bare,
+            extra=plan.extra if any(row.was_asked for row in plan.step.rows) else 0.0,
+            gain=plan.tokens / plan.seconds * plan.bare / shape.num_judged,
             seconds=seconds,
         )
 
@@ -170,9 +171,8 @@ class Planner:
         reading = self._cost.reading(shape.num_known, shape.num_judged, shape.context_len)
         price = plan.tokens / (plan.seconds - reading)
         verified = sum(plan.lengths)
-        _, extra = _seconds(self._cost, shape, verified)
         dearer = price * shape.surcharge
-        per_token = dearer * (extra - shape.draft_seconds) / verified if verified else 0.0
+        per_token = dearer * (plan.extra - shape.draft_seconds) / verified if verified else 0.0
         drafting = dearer * self._draft_seconds(self._cost, shape, num_asked) / num_asked
         for row, survival, length in zip(rows, plan.survival, plan.lengths, strict=True):
             if row.was_asked:

@@ -61,10 +61,16 @@ class Surcharge:
         """How many times what is known of their cost drafts cost at this load; at least 1."""
         return self._load(num_requests).factor
 
-    def wants_a_look(self, num_requests: int) -> bool:
-        """Whether the next step should be made without drafts, to see how long that takes."""
+    def takes_a_look(self, num_requests: int) -> bool:
+        """Whether the step that begins should be made without drafts, to see how long that takes.
+
+        A step that then reads a prompt as well says nothing, and another is asked for in due time.
+        """
         load = self._load(num_requests)
-        return load.since_bare >= (LOOK_EVERY if load.gain < LITTLE else SELDOM_LOOK_EVERY)
+        is_due = load.since_bare >= (LOOK_EVERY if load.gain < LITTLE else SELDOM_LOOK_EVERY)
+        if is_due:
+            load.since_bare = 0
+        return is_due
 
     def hear(
         self, num_requests: int, *, bare: float, extra: float, gain: float, seconds: float

@@ -26,7 +26,7 @@ def run(
     """Make steps with drafts that add `added`, and bare ones when wanted; count the bare ones."""
     looks = 0
     for _ in range(steps):
-        if surcharge.wants_a_look(load):
+        if surcharge.takes_a_look(load):
             looks += 1
             surcharge.hear(load, bare=BARE, extra=0.0, gain=1.0, seconds=speed * BARE)
         else:
@@ -89,3 +89,11 @@ def test_looks_are_seldom_where_they_cost_much() -> None:
     assert run(surcharge, 10 * LOOK_EVERY, added=EXTRA) in (9, 10)
     assert run(surcharge, 2 * SELDOM_LOOK_EVERY, added=EXTRA, gain=2.0) <= 3
     assert run(surcharge, 2 * SELDOM_LOOK_EVERY, added=EXTRA, gain=2.0) >= 1
+
+
+def test_a_look_that_says_nothing_is_not_taken_again_at_once() -> None:
+    """Catches drafts that stay away as long as every step reads some prompt."""
+    surcharge = Surcharge()
+    run(surcharge, LOOK_EVERY, added=EXTRA)
+    assert surcharge.takes_a_look(16)
+    assert not surcharge.takes_a_look(16)
