@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers import PREFILL, LlamaCpp
+from peers import PREFILL, LlamaCpp, write_result
 from torch import Tensor
 
 from outrider import LLM, SamplingParams
@@ -199,10 +199,7 @@ def main() -> None:
             f"KL {side['kl_mean']:.5f} ± {side['kl_standard_error']:.5f} nats   "
             f"same top token {side['top1_agreement']:.4f}"
         )
-    text = json.dumps(result)
-    if args.json is not None:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    write_result(result, args.json)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,14 @@ def _case(pairs: list[tuple[float, float]]) -> dict[str, float]:
     }
 
 
+def write_result(result: dict[str, Any], path: Path | None) -> None:
+    """End a benchmark: its result as the last line of stdout, and in a file if one is named."""
+    text = json.dumps(result)
+    if path is not None:
+        path.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
 def main() -> None:
     """Measure, print a table, end with JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -225,10 +233,7 @@ def main() -> None:
     for name, (own, other) in result["growth_outrider_llamacpp"].items():
         print(f"{name:18} outrider {own:5.2f}   llama.cpp {other:5.2f}")
     result["environment"] = environment(sys.argv)
-    text = json.dumps(result)
-    if args.json is not None:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    write_result(result, args.json)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ reported as the processor time of *surplus* threads, all but the `--threads` bus
 
 import argparse
 import ctypes
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -44,7 +43,7 @@ from peer_loops import (
     decode,
 )
 from peer_turns import OURS, PLAIN, THEIRS, Departure, Log, PromptTurns, Turn, report, speed_of
-from peers import PREFILL, LlamaCpp
+from peers import PREFILL, LlamaCpp, write_result
 
 from outrider import LLM, SamplingParams
 from outrider.analysis.environment import environment
@@ -379,10 +378,7 @@ def main() -> None:
         "llamacpp": build_of_theirs(),
         "environment": environment(sys.argv),
     }
-    text = json.dumps(result)
-    if args.json is not None:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    write_result(result, args.json)
 
 
 if __name__ == "__main__":
