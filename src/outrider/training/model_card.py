@@ -26,6 +26,7 @@ class Card:
     table_entries: int
     sizes: Mapping[str, int]
     provenance: Mapping[str, Any]
+    calibration: Mapping[str, Any] | None
     data: Mapping[str, int]
     figures: Mapping[str, Any] | None
     licence: str
@@ -40,6 +41,7 @@ def card_text(card: Card) -> str:
         *_network_facts(card),
         *_table_facts(card),
         *_training_facts(card),
+        *_calibration_facts(card),
         *(("note", note) for note in card.notes),
         ("licence", card.licence),
     ]
@@ -103,7 +105,7 @@ def _training_facts(card: Card) -> list[tuple[str, str]]:
         facts.append(("data", f"{said}" + (f"; hash `{digest}`" if digest else "")))
     options = card.provenance.get("options", {})
     if options:
-        said = ", ".join(f"{name} {value}" for name, value in options.items())
+        said = ", ".join(f"{name} {value}" for name, value in _leaves(options))
         facts.append(("recipe", f"`{card.provenance.get('method')}`: {said}"))
     results = card.provenance.get("results", {})
     if "seconds" in results:
@@ -114,6 +116,25 @@ def _training_facts(card: Card) -> list[tuple[str, str]]:
     if card.provenance.get("commit"):
         facts.append(("trained at commit", f"`{card.provenance['commit'][:_SHORT_HASH]}`"))
     return facts
+
+
+def _calibration_facts(card: Card) -> list[tuple[str, str]]:
+    if card.calibration is None:
+        return []
+    temperatures = card.calibration["temperatures"].values()
+    said = " and ".join("greedy" if t == 0 else f"temperature {t:g}" for t in temperatures)
+    return [("calibration", f"{card.calibration['method']}; fitted to {said}")]
+
+
+def _leaves(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Options of all levels that are set, without those of the network, which has its own line."""
+    leaves: list[tuple[str, Any]] = []
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            leaves += [] if name == "network" else _leaves(value)
+        elif value is not None:
+            leaves.append((name, value))
+    return leaves
 
 
 def _acceptance(figures: Mapping[str, Any] | None) -> list[str]:

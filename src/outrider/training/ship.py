@@ -45,7 +45,8 @@ class Parcel:
 
     `network` is a block drafter's checkpoint, `table` an n-gram table; at least one is there.
     `kind` is the ggml type its matrices are stored in. `options` are further fields of the
-    speculative config, such as the draft length. `record` is what `outrider eval --json` printed.
+    speculative config, such as the draft length. `record` is what `outrider eval --json` printed, `calibration` what
+    `outrider calibrate --out` wrote for what is packed.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Parcel:
     kind: str = "q8_0"
     options: Mapping[str, Any]
     record: Mapping[str, Any] | None = None
+    calibration: Path | None = None
     data: Path | None = None
     licence: str = "Apache-2.0"
     notes: tuple[str, ...] = ()
@@ -64,7 +66,7 @@ class Parcel:
 def ship(place: Path, parcel: Parcel) -> Path:
     """Write the folder `place / parcel.name` and return it; files of the same names are replaced.
 
-    A calibration that lies there is removed; make a new one with `outrider calibrate`.
+    A calibration that lies there is removed unless the parcel brings one.
 
     Raises:
         ConfigError: There is nothing to pack.
@@ -93,8 +95,13 @@ def ship(place: Path, parcel: Parcel) -> Path:
         "licence": parcel.licence,
     }
     write_json(folder / MANIFEST, manifest)
-    # One that was made for what lay here before would mislead.
-    (folder / CALIBRATION).unlink(missing_ok=True)
+    calibration = None
+    if parcel.calibration is None:
+        # One that was made for what lay here before would mislead.
+        (folder / CALIBRATION).unlink(missing_ok=True)
+    else:
+        calibration = read_json(parcel.calibration)
+        _copy_whole(parcel.calibration, folder / CALIBRATION)
     figures = None if parcel.record is None else _figures(parcel.record)
     if figures is not None:
         write_json(folder / FIGURES, figures)
@@ -109,6 +116,7 @@ def ship(place: Path, parcel: Parcel) -> Path:
         table_entries=0 if table is None else len(table),
         sizes={"network": _num_bytes(folder / NETWORK), "table": _num_bytes(folder / TABLE)},
         provenance=provenance or {},
+        calibration=calibration,
         data={} if parcel.data is None else data_facts(parcel.data),
         figures=figures,
         licence=parcel.licence,

@@ -69,7 +69,10 @@ def network(tmp_path: Path, target: Checkpoint) -> Path:
         "data": "/Users/me/data/tiny",
         "data_hash": "beef" * 16,
         "method": "dspark",
-        "options": {"minutes": 3.0},
+        "options": {
+            "network": {"num_layers": 1},
+            "loop": {"steps": None, "minutes": 3.0, "optim": {"lr": 0.002}},
+        },
         "commit": None,
         "results": {"step": 7, "slots": 900, "seconds": 180.0},
     }
@@ -166,10 +169,15 @@ def test_the_card_says_what_a_reader_asks(
     (folder / "calibration.json").write_text("{}", "utf-8")
     ship(tmp_path / "drafts", replace(parcel, record=RECORD))
     assert not (folder / "calibration.json").exists()
+    fitted = tmp_path / "fitted.json"
+    fitted.write_text('{"method": "logistic", "temperatures": {"greedy": 0.0, "m": 0.8}}', "utf-8")
+    ship(tmp_path / "drafts", replace(parcel, record=RECORD, calibration=fitted))
+    assert json.loads((folder / "calibration.json").read_text("utf-8"))["method"] == "logistic"
     card = (folder / "MODEL_CARD.md").read_text("utf-8")
     for words in (
         "2 documents, 20 tokens, 15 tokens written by the target; hash `beefbeefbeef`",
-        "`dspark`: minutes 3.0",
+        "`dspark`: minutes 3.0, lr 0.002 |",
+        "| calibration | logistic; fitted to greedy and temperature 0.8 |",
         "3 minutes, 7 steps, 900 draft positions seen",
         "stored as q8_0",
         "tokens of 1 documents",
