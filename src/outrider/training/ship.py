@@ -45,8 +45,8 @@ class Parcel:
 
     `network` is a block drafter's checkpoint, `table` an n-gram table; at least one is there.
     `kind` is the ggml type its matrices are stored in. `options` are further fields of the
-    speculative config, such as the draft length. `record` is what `outrider eval --json` printed, `calibration` what
-    `outrider calibrate --out` wrote for what is packed.
+    speculative config, such as the draft length. `record` is what `outrider eval --json` printed,
+    `calibration` what `outrider calibrate --out` wrote for what is packed.
     """
 
     name: str
@@ -95,13 +95,7 @@ def ship(place: Path, parcel: Parcel) -> Path:
         "licence": parcel.licence,
     }
     write_json(folder / MANIFEST, manifest)
-    calibration = None
-    if parcel.calibration is None:
-        # One that was made for what lay here before would mislead.
-        (folder / CALIBRATION).unlink(missing_ok=True)
-    else:
-        calibration = read_json(parcel.calibration)
-        _copy_whole(parcel.calibration, folder / CALIBRATION)
+    calibration = _pack_calibration(parcel.calibration, folder / CALIBRATION)
     figures = None if parcel.record is None else _figures(parcel.record)
     if figures is not None:
         write_json(folder / FIGURES, figures)
@@ -184,6 +178,16 @@ def _pack_network(parcel: Parcel, found_hash: str, folder: Path) -> BlockCheckpo
     save_checkpoint(folder, checkpoint, dtype=torch.float32, kinds=kinds)
     # What was written must be what a user reads; a torn or misread file would only draft badly.
     return load_checkpoint(folder)
+
+
+def _pack_calibration(source: Path | None, path: Path) -> dict[str, Any] | None:
+    if source is None:
+        # One that was made for what lay here before would mislead.
+        path.unlink(missing_ok=True)
+        return None
+    calibration: dict[str, Any] = read_json(source)
+    _copy_whole(source, path)
+    return calibration
 
 
 def _num_parameters(checkpoint: BlockCheckpoint) -> int:
