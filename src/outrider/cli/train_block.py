@@ -79,6 +79,12 @@ def _add_loss_options(parser: argparse.ArgumentParser) -> None:
         "--muon-lr", type=number, metavar="RATE", help="of Muon, 0 for AdamW (default: 0.002)"
     )
     loss.add_argument(
+        "--muon-rows",
+        type=integer(1),
+        metavar="N",
+        help="Muon in pieces of N rows: cheaper for wide targets (default: whole matrices)",
+    )
+    loss.add_argument(
         "--blocks-per-step", type=integer(1), metavar="N", help="blocks per step (default: 200)"
     )
     loss.add_argument(
@@ -185,7 +191,7 @@ def _loop(args: argparse.Namespace) -> "LoopConfig":
             "seed": args.seed,
         }
     )
-    optim = _given({"lr": args.lr, "muon_lr": args.muon_lr})
+    optim = _given({"lr": args.lr, "muon_lr": args.muon_lr, "muon_rows": args.muon_rows})
     if optim.get("muon_lr") == 0:
         optim["muon_lr"] = None
     times = {"eval_minutes": args.eval_minutes, "held_out_documents": args.held_out_documents}

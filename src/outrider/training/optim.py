@@ -26,11 +26,14 @@ _TINY = 1e-7
 class OptimConfig:
     """Learning rates at the peak of the schedule, and the constants of both rules.
 
-    `muon_lr` None leaves matrices to AdamW. `warmup` is a share of the run.
+    `muon_lr` None leaves matrices to AdamW. With `muon_rows` Muon treats that many rows along a
+    matrix's shorter side as a matrix of their own: the cost grows with the square of that side.
+    `warmup` is a share of the run.
     """
 
     lr: float = 2e-3
     muon_lr: float | None = 2e-3
+    muon_rows: int | None = None
     betas: tuple[float, float] = (0.9, 0.95)
     momentum: float = 0.95
     weight_decay: float = 0.0
@@ -121,7 +124,7 @@ class Optimizer:
         assert config.muon_lr is not None
         momentum = state["momentum"]
         momentum.lerp_(gradient, 1 - config.momentum)
-        update = orthogonal(gradient.lerp(momentum, config.momentum))
+        update = orthogonal_pieces(gradient.lerp(momentum, config.momentum), config.muon_rows)
         # The root mean square of the update is then 0.2 times the rate, as with AdamW.
         rate = config.muon_lr * factor
         weight.mul_(1 - rate * config.weight_decay)
@@ -159,6 +162,15 @@ class Optimizer:
         scale = torch.sqrt(1 - second**updates) / (1 - first**updates)
         change = mean / (square.sqrt() + 1e-8) * scale[:, None]
         weight.index_add_(0, rows, change, alpha=-self.config.lr * factor)
+
+
+def orthogonal_pieces(matrix: Tensor, rows: int | None) -> Tensor:
+    """`orthogonal` of each `rows` rows along the shorter side; None is the whole matrix."""
+    if rows is None:
+        return orthogonal(matrix)
+    shorter = int(matrix.shape[0] > matrix.shape[1])
+    pieces = [orthogonal(piece) for piece in matrix.split(rows, dim=shorter)]
+    return torch.cat(pieces, dim=shorter)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

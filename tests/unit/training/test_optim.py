@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from outrider.training.optim import OptimConfig, Optimizer, orthogonal, schedule
+from outrider.training.optim import (
+    OptimConfig,
+    Optimizer,
+    orthogonal,
+    orthogonal_pieces,
+    schedule,
+)
 
 
 def test_the_schedule_rises_and_falls_to_zero() -> None:
@@ -28,6 +34,19 @@ def test_muon_moves_singular_values_to_one(shape: tuple[int, int]) -> None:
     assert ((projected[kept] - 1).abs() < 0.15).all()
     off = left.T @ found @ right.T - torch.diag(projected)
     assert off.abs().max() < 0.1
+
+
+@pytest.mark.parametrize("shape", [(24, 60), (60, 24), (24, 24), (4, 60)])
+def test_muon_in_pieces_treats_each_as_a_matrix_along_the_shorter_side(
+    shape: tuple[int, int],
+) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    found = orthogonal_pieces(matrix, 8)
+    assert torch.equal(orthogonal_pieces(matrix, None), orthogonal(matrix))
+    if shape[0] > shape[1]:
+        matrix, found = matrix.T, found.T
+    for start in range(0, len(matrix), 8):
+        assert torch.equal(found[start : start + 8], orthogonal(matrix[start : start + 8]))
 
 
 def test_one_large_singular_value_does_not_explode() -> None:
