@@ -120,7 +120,7 @@ def test_what_is_shipped_with_a_calibration_fits_it() -> None:
         assert set(calibration.kinds) == {"greedy", "matching"}
         assert all(own.effects for kind in calibration.kinds.values() for own in kind.values())
         found += 1
-    assert found == 1
+    assert found == 2
 
 
 def test_auto_takes_what_is_shipped_and_keeps_a_length(
